@@ -1,12 +1,17 @@
 """Tests of :class:`timers.testing.SimQueue`, with which users test the handlers of their queues."""
 
+import asyncio
+import inspect
 import re
+import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from timers.queue import Backoff, LeaseLostError, Message
+from timers.errors import SettingsError
+from timers.queue import AsyncMessage, Backoff, LeaseLostError, Message, Queue
 from timers.testing import SimQueue, SimTimers, sim_queue
 
 
@@ -71,7 +76,7 @@ def test_delays_rejections_and_outputs() -> None:
     assert queue.run(handle) == 1 and queue.outputs == []
     queue.advance(60)
     assert queue.run(handle) == 1
-    assert [(output.topic, output.key, output.value) for output in queue.outputs] == [("results", b"k", b"done")]
+    assert [output[:3] for output in queue.outputs] == [("results", b"k", b"done")]
     assert [letter.code for letter in queue.dead] == ["rejected"]
 
 
@@ -118,3 +123,103 @@ def test_a_handler_of_a_run_has_ten_leases() -> None:
     queue.advance(1000)
     assert (queue.run(handle), attempts, queue.dead) == (0, [1, 1], [])
     assert not any(ledger.undated for ledger in queue._ledgers.values()), "nothing of the messages is kept"
+
+
+@pytest.mark.parametrize("is_retried", [False, True])
+@pytest.mark.parametrize(("key", "value"), [(b"k", b"a"), (b"\xff", b""), (None, b"a")])
+def test_a_dead_letter_shows_the_key_and_value_of_its_message(
+    key: bytes | None, value: bytes, is_retried: bool
+) -> None:
+    queue = SimQueue(backoff=Backoff(first_s=5, jitter=0))
+    source = queue.send(value, key=key)
+    if is_retried:
+        queue.receive()[0].retry()
+        queue.advance(5)
+    queue.receive()[0].reject("no such order")
+    queue.settle()
+    [letter] = queue.dead
+    assert (letter.key, letter.value, letter.source, letter.code) == (key, value, source, "rejected")
+
+
+def test_an_async_handler_is_awaited() -> None:
+    """In one event loop for a run, with the message that AsyncQueue gives."""
+    queue = SimQueue(backoff=Backoff(first_s=5, retries=1, jitter=0))
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def handle(message: AsyncMessage) -> None:
+        await asyncio.sleep(0)
+        loops.append(asyncio.get_running_loop())
+        if message.value == b"bad":
+            await message.reject("no such order")
+        elif message.value == b"fails" and message.attempt == 1:
+            raise ConnectionError
+
+    class Handler:
+        async def __call__(self, message: AsyncMessage) -> None:
+            await handle(message)
+
+    queue.send_many([b"bad", b"good", b"fails"])
+    assert queue.run(handle, concurrency=10) == 3
+    assert len({id(loop) for loop in loops}) == 1 and loops[0].is_closed()
+    assert [letter.code for letter in queue.dead] == ["rejected"]
+    queue.advance(5)
+    assert (queue.run(Handler()), queue.run(handle)) == (1, 0)
+
+    async def test() -> int:
+        queue.send(b"good")
+        with pytest.raises(SettingsError, match="to_thread"):
+            queue.run(handle)
+        return await asyncio.to_thread(queue.run, handle)
+
+    assert asyncio.run(test()) == 1
+
+
+def test_a_program_that_is_given_a_queue_can_be_given_a_simulated_one() -> None:
+    def work(queue: SimQueue) -> None:
+        with queue:
+            queue.run(lambda message: queue.stop(), processes=2)
+
+    queue = SimQueue("orders", name="mails")
+    queue.send_many([b"a", b"b"])
+    work(queue)
+    assert queue.stopping and list(queue) == []
+    work(queue)
+    assert queue.run(fails) == 0, "each of the two runs has handled one message"
+    queue.send(b"c")
+    assert [message.id for message in queue.receive()] == [f"mails orders/0/2 {queue.timers.clock.now_ms}"]
+
+
+def test_it_has_the_calls_of_a_queue() -> None:
+    """Except those that say how its processes and brokers are."""
+    left_out = {"counters", "stats", "unready", "stuck", "receive_to_run", "after_fork"}
+    public = {name for name in vars(Queue) if not name.startswith("_") or name in ("__enter__", "__iter__")}
+    calls = {name for name in public if callable(getattr(SimQueue, name, None))}
+    assert public - calls - left_out == {"stopping"}, "which is an attribute"
+    assert calls & left_out == set()
+    for name in calls:
+        given, simulated = (list(inspect.signature(getattr(kind, name)).parameters) for kind in (Queue, SimQueue))
+        assert given == simulated, name
+
+
+def test_threads_may_share_it() -> None:
+    queue, interval_s = SimQueue(), sys.getswitchinterval()
+
+    def work(thread: int) -> tuple[list[str], list[bytes | None]]:
+        sources, received = [], []
+        for number in range(30):
+            sources.append(queue.send(b"%d-%d" % (thread, number)))
+            for message in queue.receive():
+                received.append(message.value)
+                message.ack()
+            queue.settle()
+        return sources, received
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            done = list(pool.map(work, range(4)))
+    finally:
+        sys.setswitchinterval(interval_s)
+    assert len({source for sources, _ in done for source in sources}) == 120
+    received = [value for _, values in done for value in values] + values(queue, 200)
+    assert (len(received), len({*received})) == (120, 120)

@@ -3,21 +3,24 @@
 import asyncio
 import re
 import sqlite3
+import sys
 import textwrap
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from timers.client import Backoff, Repeat, SqlOutbox, TimerRequest
+from timers.client import Backoff, Repeat, SqlOutbox, TimerRequest, TimersClient
 from timers.client.outbox import schema
 from timers.client.tokens import MappingTokens, Timeouts
-from timers.errors import InvalidTimerError
+from timers.errors import InvalidTimerError, PublishError, TimerTooLargeError
 from timers.process.config.settings import Settings
-from timers.testing import AsyncSimTimers, SimTimers, sim_timers
-from timers.wire import future
+from timers.testing import AsyncSimTimers, Fired, SimTimers, sim_timers
+from timers.wire import future, topics
 
 
 def test_the_example_in_the_docstring() -> None:
@@ -236,7 +239,6 @@ def test_code_that_awaits_a_client_can_use_simulated_timers() -> None:
     later = asyncio.run(place_order(timers))
     assert [fired.key for fired in timers.sim.advance(10)] == [b"many", b"later", b"id"]
     assert timers.sim.fired[1].timer_id == later
-    assert asyncio.run(timers.retry_later(timers.sim.fired[0])) is not None
 
 
 def test_a_request_without_protobuf_is_accepted_as_in_a_new_app() -> None:
@@ -321,7 +323,106 @@ def test_rows_of_an_outbox_are_sent_after_their_transaction() -> None:
         assert timers.relay(connection) == [first, second, "own", second]
         assert [fired.timer_id for fired in timers.advance(60)] == ["own"]
         assert [(fired.timer_id, fired.key, fired.value) for fired in timers.advance(900)] == [(first, b"k", b"v")]
-        connection.execute("INSERT INTO timer_outbox (aggregateid, payload) VALUES ('by hand', '')")
-        with pytest.raises(InvalidTimerError, match="needs timer_topic and payload"):
-            timers.relay(connection)
-        assert connection.execute("SELECT count(*) FROM timer_outbox").fetchone() == (1,)
+        with connection:
+            outbox.schedule(connection, "t", "k", b"1", delay=30, id="before")
+            connection.execute("INSERT INTO timer_outbox (aggregateid, payload) VALUES ('by hand', '')")
+            outbox.schedule(connection, "t", "k", b"2", delay=30, id="behind")
+        for _ in range(2):
+            with pytest.raises(InvalidTimerError, match="needs timer_topic and payload"):
+                timers.relay(connection)
+            connection.rollback()
+            assert connection.execute("SELECT aggregateid FROM timer_outbox").fetchall() == [("by hand",)]
+        assert [fired.timer_id for fired in timers.fired[-2:]] == ["before", "behind"]
+        sent = [record.key for record in timers._kafka.records if record.topic == topics.ID_REQUEST]
+        assert sent.count(b"before") == 1
+
+
+NEVER = Backoff(retries=0)
+
+CLIENT_CALLS: dict[str, Callable[[Any], Any]] = {
+    "schedule": lambda client: client.schedule("t", "k", b"", delay=1),
+    "schedule an id": lambda client: client.schedule("t", "k", b"", delay=1, id="i"),
+    "if_absent": lambda client: client.schedule("t", "k", b"", delay=1, id="i", if_absent=True),
+    "send_later": lambda client: client.send_later("t", b"", "k", 1),
+    "update": lambda client: client.update("i", "t", "k", b"", delay=1),
+    "cancel": lambda client: client.cancel("i"),
+    "schedule_many": lambda client: client.schedule_many([]),
+    "retry_later": lambda client: client.retry_later(Fired("t", None, b"", [], "i", 1, 1000)),
+    "a dead letter": lambda client: client.retry_later(Fired("t", None, b"", [], "i", 1, 1000), backoff=NEVER),
+}
+
+
+@pytest.mark.parametrize("call", CLIENT_CALLS)
+@pytest.mark.parametrize("make", [SimTimers, lambda: TimersClient("nowhere:1", timeout_s=1)])
+def test_a_client_that_is_closed_refuses_each_call(call: str, make: Callable[[], Any]) -> None:
+    with make() as client:
+        pass
+    client.close()
+    with pytest.raises(PublishError, match="this client is closed: open a new one"):
+        CLIENT_CALLS[call](client)
+
+
+def test_timers_outlive_their_client_and_a_block_begins_the_next_one() -> None:
+    timers = SimTimers()
+    with timers:
+        timers.schedule("t", "k", b"", delay=1)
+    with timers:
+        timers.schedule("t", "k", b"", delay=1)
+    assert (len(timers.advance(1)), timers.pending, timers.held) == (2, 0, [])
+
+    async def twice(client: AsyncSimTimers) -> None:
+        for _ in range(2):
+            async with client:
+                await client.schedule("t", "k", b"", delay=1)
+        with pytest.raises(PublishError, match="is closed"):
+            await client.cancel("i")
+
+    asyncio.run(twice(AsyncSimTimers(timers)))
+    assert timers.pending == 2
+
+
+def test_threads_may_share_it() -> None:
+    timers, interval_s = SimTimers(), sys.getswitchinterval()
+
+    def work(thread: int) -> list[str]:
+        ids = []
+        for number in range(40):
+            id = None if number % 2 else f"{thread}-{number}"
+            ids.append(str(timers.schedule("t", f"{thread}-{number}", b"v", delay=5, id=id)))
+            assert timers.pending
+        return ids
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            ids = [id for part in pool.map(work, range(4)) for id in part]
+    finally:
+        sys.setswitchinterval(interval_s)
+    assert (len(set(ids)), timers.pending) == (160, 160)
+    assert {fired.timer_id for fired in timers.advance(5)} == {*ids}
+    assert (len(timers.fired), timers.pending) == (160, 0)
+
+
+def test_a_dead_letter_is_on_the_topic_that_its_receiver_named() -> None:
+    timers = SimTimers(missing_topics=["nowhere", "no-letters"])
+    timers.schedule("nowhere", "k", b"v", delay=0)
+    timers.schedule("t", "k", b"v", delay=0)
+    [fired] = timers.fired
+    with pytest.raises(PublishError, match="'no-letters' does not exist"):
+        timers.retry_later(fired, backoff=NEVER, dead_letter_topic="no-letters")
+    assert timers.retry_later(fired, backoff=NEVER, dead_letter_topic="letters") is None
+    assert timers.retry_later(fired, backoff=NEVER) is None
+    timers.schedule("letters", "k", b"a callback", delay=0)
+    assert [(letter.code, letter.topic) for letter in timers.dead_letters] == [
+        ("topic-unknown", topics.DEAD_LETTER),
+        ("retries-exhausted", "letters"),
+        ("retries-exhausted", topics.DEAD_LETTER),
+    ]
+    assert [fired.topic for fired in timers.fired] == ["t", "letters"]
+
+
+def test_a_request_that_is_too_large_is_named_by_its_kind() -> None:
+    timers = SimTimers()
+    with pytest.raises(TimerTooLargeError, match="request 1: ") as caught:
+        timers.schedule_many([TimerRequest("t", None, value, delay=1) for value in (b"", b"v" * 2_000_000)])
+    assert len(caught.value.ids) == 1

@@ -13,7 +13,14 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
 
 from timers.client import AsyncTimersClient, TimerRequest, TimersClient
-from timers.errors import InvalidTimerError, PartlyPublishedError, PublishError, SettingsError, UnreachableError
+from timers.errors import (
+    InvalidTimerError,
+    PartlyPublishedError,
+    PublishError,
+    SettingsError,
+    TimerTooLargeError,
+    UnreachableError,
+)
 from timers.v1.future_pb2 import Future
 from timers.wire.topics import REQUEST
 
@@ -138,6 +145,8 @@ def test_schedule_many_names_a_wrong_request_and_schedules_those_before_it(broke
         client.schedule_many(requests())
     assert taken == [0, 1, 2, 3]
     assert len(read(brokers, error.value.ids)) == 3
+    with pytest.raises(TimerTooLargeError, match=r"request 0: .*nothing is scheduled"):
+        client.schedule_many([TimerRequest("orders", "k", b"v" * 2_000_000, at=DUE_S)])
 
 
 def test_schedule_many_that_cannot_go_on_says_which_are_scheduled(brokers: str, client: TimersClient) -> None:

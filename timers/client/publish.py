@@ -58,7 +58,8 @@ _SINGLE_LINGER_MS = 1
 _BULK_LINGER_MS = 50
 _FULL_QUEUE_WAIT_S = 0.02
 POLL_S = 0.1
-_CLOSED = "this client is closed: open a new one"
+CLOSED = "this client is closed: open a new one"
+"""What calls after :meth:`Publisher.close` say."""
 _REOPENED = "the producer of this client has ended after an error: try again, which makes a new one"
 _GRACE_S = 0.3
 """Added to the time of a call for the last answers."""
@@ -139,7 +140,7 @@ class Publisher:
         self._lock, self._bulk_lock = threading.RLock(), threading.RLock()
         """Taken by :meth:`_held` alone."""
         self._closed = threading.Event()
-        self._why_closed = _CLOSED
+        self._why_closed = CLOSED
         self._single: Producer | None = None
         self._lost_brokers = LostBrokers()
         """Of :attr:`_single`. No other producer is polled all the time: one of a bulk that fails is used no more."""
@@ -513,7 +514,7 @@ class Publisher:
         """Wait for the answers to submitted requests and for :meth:`publish_many`, by default for up to ``timeout_s``,
         and disconnect. May be called twice. In a fork it does nothing: the other process has the connections."""
         self.refuse()
-        if self._why_closed is not _CLOSED:
+        if self._why_closed is not CLOSED:
             return
         deadline = monotonic() + self.timeout_s if deadline is None else deadline
         with contextlib.suppress(UnreachableError), self._held(self._lock, deadline):
@@ -611,14 +612,14 @@ class _Bulk:
         sources = self.sources or []
         missing, last = self.failed + unanswered, self.read - 1
         if stopped is not None:
-            is_wrong = isinstance(stopped, InvalidTimerError)
-            if is_wrong and not missing:
-                wrong = InvalidTimerError(wrong_request(last, stopped))
+            if isinstance(stopped, InvalidTimerError) and not missing:
+                wrong = type(stopped)(wrong_request(last, stopped))
                 wrong.ids = [id for id in sources if id is not None]
                 raise wrong from stopped
             if not (missing or last):
                 raise stopped
             sources += [None] * (self.sources is not None and len(sources) < self.read)
+            is_wrong = isinstance(stopped, InvalidTimerError)
             self._fail(last, TimersError(f"request {last}: {stopped}") if is_wrong else stopped, is_sent=False)
             missing += 1
         if missing:

@@ -135,10 +135,15 @@ def check_handler(handler: Callable[..., object]) -> None:
     """
     if not callable(handler):
         raise SettingsError(f"the handler {quoted(handler):.100} is not a function")
-    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
+    if is_async(handler):
         raise SettingsError(f"the handler {handler!r} is async: give it to AsyncQueue.run, or use a plain function")
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
         raise SettingsError(f"the handler {handler!r} has a yield, so a call does not run it: use a plain function")
+
+
+def is_async(handler: Callable[..., object]) -> bool:
+    """Return whether a call of a handler makes a coroutine."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
 
 def call(handler: Callable[[Any], object], message: object) -> None:

@@ -266,7 +266,7 @@ class Sender:
 def _wrong_message(sources: list[str], error: InvalidTimerError) -> InvalidTimerError:
     """The error for a message that cannot be sent, after others that were sent."""
     sentence = wrong_request(len(sources), error).replace("request", "message", 1).replace("scheduled", "sent")
-    wrong = InvalidTimerError(sentence if sources else str(error))
+    wrong = type(error)(sentence if sources else str(error))
     wrong.ids = sources
     return wrong
 

@@ -5,7 +5,7 @@ packages of the client.
 The product does not import this package.
 """
 
-from timers.testing.sim_queue import SimQueue
+from timers.testing.sim_queue import Output, SimQueue
 from timers.testing.sim_timers import AsyncSimTimers, DeadLetter, Fired, Held, SimClock, SimTimers
 
-__all__ = ["AsyncSimTimers", "DeadLetter", "Fired", "Held", "SimClock", "SimQueue", "SimTimers"]
+__all__ = ["AsyncSimTimers", "DeadLetter", "Fired", "Held", "Output", "SimClock", "SimQueue", "SimTimers"]

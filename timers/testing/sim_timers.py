@@ -17,8 +17,8 @@ once, at its due second, with its key, value and headers::
         assert (callback.topic, callback.key, callback.value) == ("order-timeouts", b"order-17", b"unpaid")
 
 It has the calls of :class:`timers.client.TimersClient`, with their arguments and errors: your code can use a
-``SimTimers`` instead of a client. Code with an event loop uses :class:`AsyncSimTimers` instead of an
-:class:`~timers.client.AsyncTimersClient`::
+``SimTimers`` instead of a client, also from several threads. Code with an event loop uses :class:`AsyncSimTimers`
+instead of an :class:`~timers.client.AsyncTimersClient`::
 
     timers = AsyncSimTimers()
     asyncio.run(place_order(timers, "order-17"))
@@ -33,7 +33,8 @@ from __future__ import annotations
 import math
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -41,6 +42,7 @@ from timers.client import tracing
 from timers.client.calls import Retry, TimerCalls, TimerId
 from timers.client.config import DEFAULT_TIMEOUT_S, LONGEST_S, seconds
 from timers.client.outbox import TABLE, checked_table
+from timers.client.publish import CLOSED
 from timers.client.request import Encoder, TimerRequest, condition_headers, id_key, wrong_request
 from timers.client.times import due_second, is_number
 from timers.core import levels
@@ -55,7 +57,7 @@ from timers.core.ports import Deleted
 from timers.core.printable import quoted
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Origin, Row, Tick, TopicPartition, key_bytes
-from timers.errors import InvalidTimerError
+from timers.errors import InvalidTimerError, PublishError
 from timers.kafka.request_formats import enabled_formats
 from timers.machines.firing.breaker import DeliveryProblem
 from timers.machines.firing.policy import policy_of
@@ -151,7 +153,7 @@ class SimKafka:
         self.records: list[SimRecord] = []
         self._clock = clock
         self._formats = formats
-        self._missing = missing
+        self.missing = missing
         self._logs: defaultdict[str, list[SimRecord]] = defaultdict(list)
 
     def append(self, topic: str, key: bytes | None, value: bytes | None, headers: Iterable[Header] = ()) -> str:
@@ -205,7 +207,7 @@ class SimKafka:
     # ---- answers about topics ---------------------------------------------------------------------------------------
 
     def route(self, topic: str, *, retried: bool) -> int | DeliveryProblem:
-        return DeliveryProblem.unknown(topic) if topic in self._missing else 1
+        return DeliveryProblem.unknown(topic) if topic in self.missing else 1
 
     def limit_now(self, topic: str) -> int | None:
         return self.max_message_bytes.get(topic)
@@ -284,14 +286,18 @@ class Held(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """A request that could not be read or sent."""
+    """A request that could not be read or sent, or a message of a :class:`SimQueue` that was given up."""
 
     code: str
     message: str
     source: str
-    """``<topic>/<partition>/<offset>`` of the request."""
+    """``<topic>/<partition>/<offset>`` of the request or message."""
     key: bytes | None
     value: bytes | None
+    """Both as on the topic of dead letters, where the key of a timer without an id is its due second; of a queue's
+    message, its own."""
+    topic: str = topics.DEAD_LETTER
+    """Where it is: ``retry_later`` may name another topic."""
 
 
 def _check_wait(timeout_s: float | None) -> None:
@@ -305,7 +311,7 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
 
     Args:
         now_s: epoch second at which its clock starts.
-        missing_topics: callback topics that do not exist; all others do.
+        missing_topics: topics of callbacks and of ``retry_later`` that do not exist; all others do.
 
     Attributes:
         fired: all callbacks so far, in order. A test may clear it.
@@ -315,6 +321,8 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
 
     def __init__(self, now_s: float = EPOCH_S, missing_topics: Iterable[str] = ()) -> None:
         self.clock = SimClock(now_s)
+        self._lock = threading.RLock()
+        self._is_closed = False
         self.fired: list[Fired] = []
         self.dead_letters: list[DeadLetter] = []
         self._settings = settings = Settings(id_topic=topics.ID_REQUEST)
@@ -337,39 +345,52 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
         if if_absent:
             return TimerId.told(self.update_if(request, ABSENT, timeout_s=timeout_s))
         _check_wait(timeout_s)
-        if request.id is not None or request.repeat is not None:
-            self._set(request)
-            return TimerId(request.id or "")
-        due_s, payload, headers = self._encoded(request)
-        return TimerId(self.produce(b"%d" % due_s, payload, headers))
+        with self._call():
+            if request.id is not None or request.repeat is not None:
+                self._set(request)
+                return TimerId(request.id or "")
+            due_s, payload, headers = self._encoded(request)
+            return TimerId(self.produce(b"%d" % due_s, payload, headers))
+
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        """A call of the client: one at a time, and none after its end."""
+        with self._lock:
+            if self._is_closed:
+                raise PublishError(CLOSED)
+            yield
 
     def update_if(
         self, request: TimerRequest, condition: str | None, *, timeout_s: float | None = None
     ) -> VerdictMessage:
         """Request a timer with an id, and return the verdict. ``timeout_s`` has no effect here, but is checked."""
         _check_wait(timeout_s)
-        source = self._set(request, condition)
-        verdict = self._verdict(request.id or "", source)
+        with self._call():
+            source = self._set(request, condition)
+            verdict = self._verdict(request.id or "", source)
         is_told = condition is not None or verdict.verdict == UNCHANGED
         return verdict if is_told else verdict._replace(version=source)
 
     def cancel(self, id: str, *, if_source: str | None = None, timeout_s: float | None = None) -> VerdictMessage:
         """Cancel a timer with an id, and return the verdict. ``timeout_s`` has no effect here, but is checked."""
         _check_wait(timeout_s)
-        condition = condition_headers(if_source)
-        return self._verdict(id, self._append(self._settings.id_topic, id_key(id), None, condition))
+        with self._call():
+            condition = condition_headers(if_source)
+            return self._verdict(id, self._append(self._settings.id_topic, id_key(id), None, condition))
 
     def schedule_many(self, requests: Iterable[TimerRequest], *, ids: bool = True) -> Any:
         """Request many timers; see :meth:`timers.client.TimersClient.schedule_many`."""
-        scheduled: list[str] = []
+        with self._call():
+            scheduled: list[str] = []
         for index, request in enumerate(requests):
             try:
                 if not isinstance(request, TimerRequest):
-                    self._encode(request)  # a plain tuple serves, too, and all else is refused
+                    with self._call():
+                        self._encode(request)  # a plain tuple serves, too, and all else is refused
                     request = TimerRequest(*request)
                 scheduled.append(str(self.schedule_request(request)))
             except InvalidTimerError as error:
-                wrong = InvalidTimerError(wrong_request(index, error))
+                wrong = type(error)(wrong_request(index, error))
                 wrong.ids = scheduled
                 raise wrong from error
         return scheduled if ids else len(scheduled)
@@ -378,15 +399,22 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
         record = retry(self._settings.dead_letter_topic)
         if isinstance(record, TimerRequest):
             return self.schedule_request(record)
-        _, key, value, headers = record
-        self._append(self._settings.dead_letter_topic, key, value, headers)
+        with self._call():
+            if record[0] in self._kafka.missing:
+                raise PublishError(f"topic {record[0]!r} does not exist")
+            self._kafka.append(*record)
+            self._note_dead_letter(self._kafka.records[-1])
+            self._read_count += 1
         return None
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Check the time: there is no connection."""
+        """End the client: its calls then raise :class:`~timers.errors.PublishError`. The timers go on. A ``with`` block
+        begins the next client: a program that opens one each time may get this object each time."""
         _check_wait(timeout_s)
+        self._is_closed = True
 
     def __enter__(self) -> Self:
+        self._is_closed = False
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -429,23 +457,32 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
             The ids of their timers, in the order of their numbers.
 
         Raises:
-            InvalidTimerError: SQL has written a row that is no timer, so a relay would let it stay with this reason.
+            InvalidTimerError: SQL has written a row that is no timer. It stays, as a relay lets it stay with this
+                reason, and the others are sent.
         """
         cursor = connection.cursor()
         columns = ", ".join(outbox_rows.READ)
         cursor.execute(f"SELECT {columns} FROM {checked_table(table)} WHERE reason IS NULL ORDER BY number")
         rows = [outbox_rows.Row(*each) for each in cursor.fetchall()]
+        wrong: InvalidTimerError | None = None
         for row in rows:
-            request = outbox_rows.request_of(row, self.clock.now_ms, self._settings.max_request_bytes)
+            try:
+                request = outbox_rows.request_of(row, self.clock.now_ms, self._settings.max_request_bytes)
+            except InvalidTimerError as error:
+                wrong = wrong or error
+                continue
             self._append(self._settings.id_topic, request.key, request.value, request.headers)
             cursor.execute(f"DELETE FROM {table} WHERE number = {row.number}")
         connection.commit()
+        if wrong is not None:
+            raise wrong
         return [row.aggregateid for row in rows]
 
     def _append(self, topic: str, key: bytes | None, value: bytes | None, headers: Iterable[Header]) -> str:
-        source = self._kafka.append(topic, key, value, headers)
-        self._run()
-        return source
+        with self._lock:
+            source = self._kafka.append(topic, key, value, headers)
+            self._run()
+            return source
 
     def advance(self, seconds: float | timedelta) -> list[Fired]:
         """Move the clock forward, and fire each timer at its due second.
@@ -453,16 +490,17 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
         Returns:
             The callbacks of that time.
         """
-        before = len(self.fired)
-        end_ms = self.clock.now_ms + round(_seconds(seconds, "time passes forward, by") * 1000)
-        while (due_s := self._next_s()) is not None:
-            if due_s * 1000 > end_ms:
-                break
-            self.clock.now_ms = max(self.clock.now_ms, due_s * 1000)
+        passed_ms = round(_seconds(seconds, "time passes forward, by") * 1000)
+        with self._lock:
+            before, end_ms = len(self.fired), self.clock.now_ms + passed_ms
+            while (due_s := self._next_s()) is not None:
+                if due_s * 1000 > end_ms:
+                    break
+                self.clock.now_ms = max(self.clock.now_ms, due_s * 1000)
+                self._tick()
+            self.clock.now_ms = end_ms
             self._tick()
-        self.clock.now_ms = end_ms
-        self._tick()
-        return self.fired[before:]
+            return self.fired[before:]
 
     def pause(self, topic: str, for_s: float | timedelta | None = None) -> None:
         """Pause a callback topic: what comes due for it is held, as by ``timers targets pause``.
@@ -491,27 +529,31 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
             raise InvalidTimerError(
                 f"a callback topic has a legal name, such as 'order-timeouts', not {quoted(topic):.100}"
             )
-        number = max((each.number for each in self._commands.values()), default=0) + 1
-        self._commands[topic] = Command(number, topic, is_paused, until_s, over_s)
-        self._tick()
+        with self._lock:
+            number = max((each.number for each in self._commands.values()), default=0) + 1
+            self._commands[topic] = Command(number, topic, is_paused, until_s, over_s)
+            self._tick()
 
     @property
     def held(self) -> list[Held]:
         """The timers that pauses hold, in the order of their due seconds. They are pending, too."""
-        found = []
+        with self._lock:
+            return sorted(self._held(), key=lambda each: each.due_s)
+
+    def _held(self) -> Iterator[Held]:
         for (topic, _), loop in self._loops.items():
             for (due_s, _), rows in loop.machine.waiting(NEVER):
                 for offset, target, key, value, _, origin in rows:
                     progress, at = loop.machine.progress, (due_s, offset)
                     if progress.is_past(at) and progress.hold_of(at, target) is not None:
                         timer_id = topics.source(topic, 0, offset) if origin is None else origin.timer_id
-                        found.append(Held(target, key_bytes(key), value, timer_id, due_s))
-        return sorted(found, key=lambda each: each.due_s)
+                        yield Held(target, key_bytes(key), value, timer_id, due_s)
 
     @property
     def pending(self) -> int:
         """Number of pending timers, with those that are held."""
-        return sum(len(rows) for machine in self._machines() for _, rows in machine.waiting(NEVER))
+        with self._lock:
+            return sum(len(rows) for machine in self._machines() for _, rows in machine.waiting(NEVER))
 
     def _machines(self) -> list[Machine]:
         """The machines of requests, without the one of timers that are tried again."""
@@ -528,12 +570,13 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
 
     def restart(self, *, lose_disk: bool = False) -> None:
         """Kill the worker and start it again, with ``lose_disk`` on an empty disk. All timers are kept."""
-        if lose_disk:
-            self._stores.clear()
-        # A timer that cannot be sent goes to the retry topic before it becomes a dead letter: that one comes last.
-        for topic in (self._settings.request_topic, self._settings.id_topic, self._settings.retry_topic):
-            self._open((topic, 0))
-        self._tick()
+        with self._lock:
+            if lose_disk:
+                self._stores.clear()
+            # A timer that cannot be sent goes to the retry topic before it becomes a dead letter: that one comes last.
+            for topic in (self._settings.request_topic, self._settings.id_topic, self._settings.retry_topic):
+                self._open((topic, 0))
+            self._tick()
 
     def _open(self, machine: TopicPartition) -> None:
         settings = self._settings
@@ -575,32 +618,28 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
         self._read_count = len(self._kafka.records)
 
     def _read(self, record: SimRecord) -> None:
-        settings = self._settings
+        if record.topic == self._settings.dead_letter_topic:
+            self._note_dead_letter(record)
+            return
         # Header values of a request may be any bytes; those that the engine adds are text.
         values = {
             name: (value or b"").decode(errors="replace") for name, value in record.headers if name.startswith(h.PREFIX)
         }
-        if record.topic == settings.dead_letter_topic:
-            code, message, source = values[h.TIMER_ERROR], values[h.TIMER_ERROR_MESSAGE], values[h.TIMER_SOURCE]
-            self.dead_letters.append(DeadLetter(code, message, source, record.key, record.value))
-            return
-        if record.topic == settings.verdict_topic:
+        if record.topic == self._settings.verdict_topic:
             if h.TIMER_SOURCE not in values:
                 return  # it is about occurrences that were missed
             self._verdicts[values[h.TIMER_SOURCE]] = verdict.decode(record.value or b"")
             return
         if record.topic in self._own_topics:
             return
-        self.fired.append(
-            Fired(
-                record.topic,
-                record.key,
-                record.value or b"",
-                list(record.headers),
-                values[h.TIMER_ID],
-                int(values[h.TIMER_DUE]),
-                record.timestamp,
-            )
+        sent = record.topic, record.key, record.value or b"", list(record.headers)
+        self.fired.append(Fired(*sent, values[h.TIMER_ID], int(values[h.TIMER_DUE]), record.timestamp))
+
+    def _note_dead_letter(self, record: SimRecord) -> None:
+        letter = dead_letter.decode(record.headers)
+        assert letter is not None, "the engine or the client has written it"
+        self.dead_letters.append(
+            DeadLetter(letter.code, letter.message, letter.source, record.key, record.value, record.topic)
         )
 
 
@@ -645,10 +684,11 @@ class AsyncSimTimers(
         return self.sim._send_again(retry)
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Check the time: there is no connection."""
+        """As :meth:`SimTimers.close`."""
         self.sim.close(timeout_s)
 
     async def __aenter__(self) -> Self:
+        self.sim.__enter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:

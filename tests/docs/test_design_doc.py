@@ -13,7 +13,7 @@ GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()
 INVARIANTS = re.findall(r"^### (I\d+)\. ", DESIGN, re.MULTILINE)
 PROMISES = re.findall(r"^\| (P\d+) \| \*\*", DESIGN, re.MULTILINE)
 
-REFERENCE = re.compile(r"\[([IP]\d+)\]")
+REFERENCE = re.compile(r"\[([A-Z]\d+)\]")
 
 Place = tuple[str, int]
 """(file below the project, line)"""
@@ -25,7 +25,7 @@ def python_files(*folders: str) -> Iterator[Path]:
 
 
 def references(paths: Iterator[Path]) -> dict[str, list[Place]]:
-    """Each reference of the form ``[I3]`` or ``[P3]``, and where it is."""
+    """Each reference of the form ``[I3]``, with any letter, and where it is."""
     found: dict[str, list[Place]] = {}
     for path in paths:
         for number, line in enumerate(path.read_text().splitlines(), 1):

@@ -19,7 +19,7 @@ from timers.machines.store import layout
 
 
 class NamesEarly(SnapshotWorker):
-    """[S2]: a snapshot is named before the brokers have all of its records."""
+    """[I30]: a snapshot is named before the brokers have all of its records."""
 
     def take(self, runner: SimRunner) -> Iterator[NamedSnapshot | None]:
         known: list[Chunk] = self.topics.chunks.setdefault(runner.name, [])
@@ -31,7 +31,7 @@ class NamesEarly(SnapshotWorker):
 
 
 class DeletesEarly(SnapshotWorker):
-    """[S2]: what was older is deleted before the naming is committed."""
+    """[I30]: what was older is deleted before the naming is committed."""
 
     def naming(self, runner: SimRunner, progress: Progress, new: NamedSnapshot) -> Progress:
         after = super().naming(runner, progress, new)
@@ -40,7 +40,7 @@ class DeletesEarly(SnapshotWorker):
 
 
 class DeletesTheOlderOne(SnapshotWorker):
-    """[S2]: the older named snapshot is deleted too."""
+    """[I30]: the older named snapshot is deleted too."""
 
     def delete(self, runner: SimRunner) -> None:
         newest = runner.machine.committed.snapshot
@@ -92,7 +92,7 @@ class TrimsAnotherLog(SnapshotWorker):
 
 
 class NamesWhatIsLost(SnapshotWorker):
-    """[S10]: a machine that does not know yet what its log has lost names snapshots of it."""
+    """[I30]: a machine that does not know yet what its log has lost names snapshots of it."""
 
     def has_same_log(self, runner: SimRunner) -> bool:
         return True
@@ -107,14 +107,14 @@ class AnyNumber(SimSnapshots):
 
 
 class TakesOtherNumbers(SnapshotWorker):
-    """[S3]: records of another number count."""
+    """[I30]: records of another number count."""
 
     def snapshots_of(self, machine: TopicPartition) -> SimSnapshots:
         return AnyNumber(self.topics, machine)
 
 
 class LeavesOutRemembered(SnapshotWorker):
-    """[S10]: ids of timers that have fired or were cancelled are left out."""
+    """[I30]: ids of timers that have fired or were cancelled are left out."""
 
     def view(self, runner: SimRunner) -> MemoryView:
         view, fired = super().view(runner), runner.machine.progress.fired_through
@@ -139,14 +139,14 @@ class LeavesOutHeld(SnapshotWorker, PausingWorker):
 
 
 class NamesTheCommittedOffset(SnapshotWorker):
-    """[S1]: the offset of a snapshot is that of the last commit, not that of its view."""
+    """[I30]: the offset of a snapshot is that of the last commit, not that of its view."""
 
     def view(self, runner: SimRunner) -> MemoryView:
         return replace(super().view(runner), applied=runner.machine.committed.next_offset)
 
 
 class ReadsTheStore(SnapshotWorker):
-    """[S1]: a snapshot is read from the store while it changes."""
+    """[I30]: a snapshot is read from the store while it changes."""
 
     def view(self, runner: SimRunner) -> MemoryView:
         return replace(super().view(runner), items=self._items(runner))
@@ -160,7 +160,7 @@ class ReadsTheStore(SnapshotWorker):
 
 
 class NamesAfterAnotherOwner(SnapshotWorker):
-    """[S13]: a snapshot that was begun before the machine was opened again is named after it."""
+    """[I30]: a snapshot that was begun before the machine was opened again is named after it."""
 
     def snapshot(self, machine: TopicPartition) -> None:
         runner, kept = self.runners[machine], vars(self).setdefault("kept", {})

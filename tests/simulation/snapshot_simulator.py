@@ -292,7 +292,7 @@ class SnapshotSimulator(Simulator):
         return f"{machine[0]}/{machine[1]} of {first.name} and {second.name}"
 
     def _forget_names(self) -> str:
-        """The progress goes back to a record that names no snapshot. The group knows the rest of it [S6]."""
+        """The progress goes back to a record that names no snapshot. The group knows the rest of it [I30]."""
         machine, where = self._snapshot_random.choice(self.machines), self._settings.progress_topic
         progress, key = self.checkers.logs[machine].progress, progress_record.encode_key(*machine)
         newest = self.log.newest(where, PROGRESS_PARTITION, key)
@@ -314,7 +314,7 @@ class SnapshotSimulator(Simulator):
 
     def _lose_progress(self) -> str:
         lost = super()._lose_progress()
-        if lost != "nothing":  # older progress names what may be deleted since [S6]
+        if lost != "nothing":  # older progress names what may be deleted since [I30]
             for machine in self.machines:
                 newest = self.workers[0].newest_record(b"%s/%d" % (machine[0].encode(), machine[1]))
                 progress = progress_record.decode(newest.value or b"", LEVEL)[0] if newest else Progress()

@@ -1,4 +1,4 @@
-"""The engine on Spark takes snapshots in some micro-batches, names them in others, and trims its logs [S13].
+"""The engine on Spark takes snapshots in some micro-batches, names them in others, and trims its logs [I30].
 
 A task begins a snapshot of a machine, and a later one in the same process names it. Other processes, workers and other
 disks may have had the machine in between.

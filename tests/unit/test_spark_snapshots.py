@@ -96,7 +96,7 @@ def test_one_copy_of_a_store_is_open_at_a_time_and_one_of_a_killed_process_is_re
 
 
 def test_what_is_not_committed_is_in_no_snapshot(store: RocksStore, runner: MomentaryRunner) -> None:
-    """Another owner may judge it otherwise, and the snapshot may be named after that [S13]."""
+    """Another owner may judge it otherwise, and the snapshot may be named after that [I30]."""
     asked = runner.ask(lambda _: runner.view())
     runner.answer(machine_at(8), store)
     assert asked.result(0) is None

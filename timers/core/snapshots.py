@@ -108,7 +108,7 @@ def may_take(machine: Machine) -> bool:
 
 def may_name(now: Progress, begun: Progress) -> bool:
     """Whether a snapshot may be named that was begun under an earlier progress: since then no other one was named, and
-    the log has lost nothing. In an engine on Spark, other processes have the machine in between [S13]."""
+    the log has lost nothing. In an engine on Spark, other processes have the machine in between [I30]."""
     return (now.snapshot, now.cuts) == (begun.snapshot, begun.cuts)
 
 

@@ -11,7 +11,7 @@ Snapshots are taken in each process, by a worker's :mod:`timers.machines.snapsho
 snapshot holds is a copy of the store, of hard links, because the store is closed while the copy is read. It is named in
 a later micro-batch than the one in which it was begun. Its store had stopped at a committed position, as that of a
 worker that was killed, so it does not matter who has owned the machine since. It is not named if the progress names
-another one since, or if the log has lost its end meanwhile [S13].
+another one since, or if the log has lost its end meanwhile [I30].
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def runner(machine: SimMachine, metrics: PartitionMetrics) -> Iterator[Runner]:
     transaction: Any = SimpleNamespace(has_old_witness=False)
     held: Any = machine
     opened = OpenMachine(held, transaction, lambda: None, threading.Event(), NO_VIEW, lambda topics: None)
-    runner = Runner("requests/3", opened, pool, lambda call, *args: call(*args), metrics)
+    runner = Runner(("requests", 3), opened, pool, lambda call, *args: call(*args), metrics)
     machine.go_on.set()
     runner.start()
     yield runner

@@ -18,7 +18,7 @@ from tests.harness.constants import Constants
 from timers.cli.broker.embedded import free_port
 from timers.core.ports import Lost
 from timers.core.progress import Progress
-from timers.core.timer import Tick, TopicPartition
+from timers.core.timer import Fetched, Tick, TopicPartition
 from timers.errors import DoubtfulLog, Fenced, LogMismatch, StoreError
 from timers.kafka.aiokafka_internals import sessions
 from timers.kafka.own_topics import RED, WrongConfig
@@ -27,6 +27,7 @@ from timers.machines.life import ON_ITS_WAY, State
 from timers.machines.store.memory_limit import RocksMemory
 from timers.machines.store.opening import store_path
 from timers.process.config.settings import Settings
+from timers.wire.key_partition import partition_of
 from timers.worker.machines import openings
 from timers.worker.machines import pool as pools
 from timers.worker.machines.openings import Partition
@@ -41,8 +42,8 @@ NO_TOPICS = Cluster("", {}, {"timers-progress": 1})
 class SimRunner:
     """A runner that has ended, or is told to."""
 
-    name = "timer-request/0"
-    fires = True
+    tp, name = REQUESTS, "timer-request/0"
+    fires = is_recovered = True
     reads_ahead = False
 
     def __init__(self, *, recovering: bool = False) -> None:
@@ -60,6 +61,8 @@ class SimRunner:
         self.commits_soon = True
 
     def tick(self, tick: Tick) -> None: ...
+
+    def deliver(self, fetched: Fetched) -> None: ...
 
     def ask(self, question: Any) -> Future[bool]:
         self.asked.append(question)
@@ -106,7 +109,7 @@ def let_run(pool: Pool, runners: dict[TopicPartition, Any]) -> None:
     """Let a pool have open machines, which were dealt to it."""
     for tp, runner in runners.items():
         pool._lives[tp] = partition = Partition(tp)
-        partition.life.state, partition.runner = State.OPEN, runner
+        partition.life.state, partition.runner, runner.tp = State.OPEN, runner, tp
     pool.runners = {**pool.runners, **runners}
 
 
@@ -129,6 +132,27 @@ async def test_expected_partitions_are_those_of_all_enabled_request_formats(tmp_
     status: Any = SimpleNamespace(pool=pool)
     (entry,) = (entry for entry in METRICS if entry.name == "timers_topic_partitions")
     assert dict(entry.read(status)) == {(topic,): count for topic, count in expected.items()}
+    await pool.close()
+
+
+async def test_the_places_of_ids_are_counted_once_a_machine_has_recovered(tmp_path: Path) -> None:
+    """While a machine reads its log again, the records may be of a topic with fewer partitions."""
+    settings = settings_for(tmp_path)
+    pool = pool_of(settings, Cluster("", {}, {settings.id_topic: 2, settings.request_topic: 2}), owns, [])
+    runners: dict[TopicPartition, Any] = {
+        (topic, 0): SimRunner() for topic in (settings.id_topic, settings.request_topic)
+    }
+    let_run(pool, runners)
+    at_zero = next(key for key in (b"%d" % n for n in range(9)) if partition_of(key, 2) == 0)
+    at_one = next(key for key in (b"%d" % n for n in range(9)) if partition_of(key, 2) == 1)
+    fetched = Fetched(0, 2, [SimpleNamespace(key=at_zero), SimpleNamespace(key=at_one)], 1)
+    counted = []
+    for is_recovered in (False, True):
+        for tp, runner in runners.items():
+            runner.is_recovered = is_recovered
+            pool.deliver(tp, fetched)
+        counted.append([(each.metrics.ids_in_place, each.metrics.ids_elsewhere) for each in pool._lives.values()])
+    assert counted == [[(0, 0), (0, 0)], [(1, 1), (0, 0)]]
     await pool.close()
 
 

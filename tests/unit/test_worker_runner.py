@@ -77,7 +77,7 @@ def runner_of(
 ) -> Runner:
     """A runner, not started, whose reports arrive at once."""
     opened = OpenMachine(machine, transaction, lambda: None, threading.Event(), NO_VIEW, expect, reads_ahead)
-    return Runner("timer-request/0", opened, pool, lambda call, *args: call(*args), PartitionMetrics())
+    return Runner(("timer-request", 0), opened, pool, lambda call, *args: call(*args), PartitionMetrics())
 
 
 def started(pool: SimPool) -> Runner:

@@ -50,6 +50,7 @@ from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
 from timers.process.threads import log_failure
 from timers.wire.topics import partition_name
+from timers.worker.machines import id_places
 from timers.worker.machines.capacity import Capacity
 from timers.worker.machines.lineage_watch import LineageWatch
 from timers.worker.machines.log_end_ticks import TIMEOUT_S, LogEndTicks
@@ -397,8 +398,11 @@ class Pool:
 
     def deliver(self, tp: TopicPartition, fetched: Fetched) -> None:
         """Give a fetch to its machine. Without an open machine it is dropped: the next owner reads it again."""
-        runner = self.runners.get(tp)
+        runner, (topic, partition) = self.runners.get(tp), tp
         if runner is not None:
+            count = self.count(topic) if topic == self.parts.settings.id_topic else 0
+            if count > 1 and runner.is_recovered:  # older records may be of a topic with fewer partitions
+                id_places.note(self._lives[tp].metrics, fetched.records, partition, count)
             runner.deliver(fetched)
 
     def command(self, commands: Sequence[fired.Command]) -> None:
@@ -439,7 +443,7 @@ class Pool:
 
     def _partition_of(self, runner: Runner) -> TopicPartition | None:
         """The partition of an open machine; None if it was closed."""
-        return next((tp for tp, each in self.runners.items() if each is runner), None)
+        return runner.tp if self.runners.get(runner.tp) is runner else None
 
     def on_read_again(self, runner: Runner, position: int) -> None:
         """A fetch was lost: read a partition again from the position of its machine [I7]."""
@@ -616,9 +620,7 @@ class Pool:
         tp, parts, metrics = partition.tp, self.parts, partition.metrics
         metrics.reopened += partition.life.again
         opened.machine.doubts.note(parts.settings.worker_id, is_compacted=tp[0] in parts.cluster.compacted)
-        id_partitions = parts.cluster.partitions.get(tp[0], 0) if tp[0] == parts.settings.id_topic else 0
-        name, post = partition_name(*tp), self._loop.call_soon_threadsafe
-        runner = Runner(name, opened, self, post, metrics, id_partitions)
+        runner = Runner(tp, opened, self, self._loop.call_soon_threadsafe, metrics)
         partition.runner = runner
         runner.command(self.commands)
         self.runners = {**self.runners, tp: runner}

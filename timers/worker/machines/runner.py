@@ -29,7 +29,7 @@ from timers.machines.firing.transaction import Transaction
 from timers.machines.life import ReadAhead
 from timers.machines.store.failures import forget_frames
 from timers.process.partition_metrics import PartitionMetrics
-from timers.worker.machines import id_places
+from timers.wire.topics import partition_name
 
 logger = logging.getLogger(__name__)
 
@@ -133,12 +133,12 @@ class Runner:
     """Runs one machine on a thread of its own.
 
     Args:
-        name: ``<topic>/<partition>``, for logs and the thread.
+        tp: the partition.
         opened: from now on only this runner calls the machine, and its thread closes it.
         post: calls a function later, on the event loop of the pool.
-        id_partitions: of the topic, if the keys of its records are ids.
 
     Attributes:
+        name: ``<topic>/<partition>``, for logs and the thread.
         paused: whether too many fetches wait.
         view: returns a view of the machine's store; call it in a question (:meth:`ask`).
         is_recovered: whether the recovery of the machine was logged. On the event loop of the pool.
@@ -146,14 +146,13 @@ class Runner:
 
     def __init__(
         self,
-        name: str,
+        tp: TopicPartition,
         opened: OpenMachine,
         pool: Reports,
         post: Callable[..., object],
         metrics: PartitionMetrics,
-        id_partitions: int = 0,
     ) -> None:
-        self.name = name
+        self.tp, self.name = tp, partition_name(*tp)
         self.is_recovered = False
         self.machine, self._transaction, self._close, self._stop, self.view, self._expect, self.reads_ahead = opened
         self._pool = pool
@@ -168,10 +167,8 @@ class Runner:
         self.paused = False
         self._clock_is_behind = False
         # Only time may have passed, and the group may lack what a former owner committed before it was killed [I8].
-        self._id_partitions = id_partitions
-        self._partition = partition = int(name.rpartition("/")[2])
-        self._idle_commit_s = IDLE_COMMIT_S - partition % SPREAD_S
-        self._later_s = partition % QUIET_SLOTS * QUIET_SLOT_S
+        self._idle_commit_s = IDLE_COMMIT_S - tp[1] % SPREAD_S
+        self._later_s = tp[1] % QUIET_SLOTS * QUIET_SLOT_S
         self._last_commit = monotonic() - self._idle_commit_s + WITNESS_S
         self._is_quiet_time_left = False
         """Whether the quiet time after the last tick is still to come."""
@@ -183,7 +180,7 @@ class Runner:
         self._recovering_since: float | None = monotonic()
         self._rewound_at: float | None = None
         self._reported_leader: Leader | None = None
-        self._thread = threading.Thread(target=self._run, name=f"timers-{name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"timers-{self.name}", daemon=True)
 
     @property
     def record_bytes(self) -> float:
@@ -212,8 +209,6 @@ class Runner:
         """Put a fetch into the queue. Call on the event loop's thread."""
         self._delivered += 1
         self._delivered_bytes += fetched.size
-        if self._id_partitions > 1 and self.is_recovered:  # older records may be of a topic with fewer partitions
-            id_places.note(self._metrics, fetched.records, self._partition, self._id_partitions)
         self._inbox.put(fetched)
         waiting = self._delivered - self._consumed
         if waiting >= MAX_WAITING_FETCHES or (waiting > 1 and self.waiting_bytes >= MAX_WAITING_BYTES):

@@ -17,7 +17,7 @@ from timers.queue.delivery import Delivery
 from timers.queue.entry import BIND, DONE
 from timers.queue.member import Member
 from timers.queue.metadata import decode
-from timers.queue.port import Answer, Outcome, Plan, Steps, Stored, Terms
+from timers.queue.port import Answer, Outcome, Plan, Port, Steps, Stored, Terms, do
 from timers.wire.dead_letter import REJECTED
 
 STORED = Stored({JOBS: None}, {}, {JOBS: (0, 9)}, {"jobs": LOG})
@@ -226,3 +226,10 @@ def test_what_was_settled_is_committed_before_a_partition_whose_log_parted_is_lo
     plan: Plan = commands[names.index("execute")][1][0]
     assert [job.entry.offset for job in plan.jobs] == [4] and names.index("execute") < names.index("load")
     assert all(delivery.is_settled for delivery in taken)
+
+
+def test_a_command_refuses_arguments_by_name() -> None:
+    """The driver gives arguments by their places: one by name would be lost, and the call would fail in its thread."""
+    assert do(Port.start, {}) == ("start", ({},))
+    with pytest.raises(AssertionError, match="positions"):
+        do(Port.start, positions={})

@@ -32,7 +32,7 @@ from timers.queue.delivery import Delivery, Make, Verdict
 from timers.queue.entry import BACK, Settlement
 from timers.queue.member import Member
 from timers.queue.metadata import Partition
-from timers.queue.port import Answer, Command, Counters, Job, Outcome, Places, Plan, Steps, Terms
+from timers.queue.port import Answer, Command, Counters, Job, Outcome, Places, Plan, Port, Steps, Terms
 from timers.queue.records import Record
 from timers.queue.sending import Guard, Guards
 from timers.queue.transport import Transport
@@ -67,11 +67,12 @@ _REOPEN_S = 2.0
 _DRAIN_S = 15.0
 """How long a process that closes tries to settle."""
 
-_OWN = frozenset({"answer", "ask_leaders", "complain", "end_round", "execute", "restore_ledger", "sleep", "warn"})
-"""Commands that are not for the transport."""
+_ROUND = (Port.ask_leaders, Port.execute, Port.restore_ledger)
+_OWN = {each.__name__ for each in (*_ROUND, Port.answer, Port.complain, Port.end_round, Port.sleep, Port.warn)}
+"""Names of commands that are not for the transport."""
 
-_BLOCKING = frozenset({"ask_leaders", "decide", "execute", "restore_ledger"})
-"""Commands of a round of commits that may wait long for the producer."""
+_BLOCKING = {each.__name__ for each in (*_ROUND, Port.decide)}
+"""Names of commands of a round of commits that may wait long for the producer."""
 
 T = TypeVar("T")
 D = TypeVar("D", bound=Delivery)
@@ -657,8 +658,7 @@ class Driver:
 
     def _do(self, command: Command) -> Any:
         """Carry out a command, and return its answer."""
-        doer = self if command.name in _OWN else self._transport
-        return getattr(doer, command.name)(*command.arguments)
+        return getattr(self if command.name in _OWN else self._transport, command.name)(*command.arguments)
 
     # ---- commands of the member that are for the process ---------------------------------------------------------
 

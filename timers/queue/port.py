@@ -273,5 +273,6 @@ Steps: TypeAlias = Generator[Command, Any, T]
 
 
 def do(method: Callable[Concatenate[Port, P], object], *arguments: P.args, **named: P.kwargs) -> Command:
-    """Return a command. It takes no named arguments."""
+    """Return a command. It takes no named arguments: the driver gives them by their places."""
+    assert not named, f"arguments by their names: {[*named]}"
     return Command(method.__name__, arguments)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from aiokafka import TopicPartition, codec
+from aiokafka.consumer import fetcher
 from aiokafka.consumer.fetcher import READ_COMMITTED
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
@@ -35,6 +36,9 @@ CODECS: dict[str, tuple[int, Callable[[bytes], Any]]] = {
     "zstd": (4, codec.zstd_encode),
 }
 EVERY_CODEC = pytest.mark.parametrize("name", CODECS)
+
+THEIRS = ("FetchResult", "PartitionRecords", "MemoryRecords")
+"""Classes that aiokafka's fetcher looks up by these names."""
 
 Fields = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 
@@ -456,3 +460,12 @@ def _without_surrogates(name: bytes) -> str:
 )
 def test_a_header_name_has_as_many_replacements_as_in_java(name: bytes, text: str) -> None:
     assert _without_surrogates(name) == text
+
+
+def test_only_install_replaces_classes_of_aiokafka(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in THEIRS:
+        monkeypatch.setattr(fetcher, name, "theirs")
+    InPieces()
+    assert {getattr(fetcher, name) for name in THEIRS} == {"theirs"}
+    fetch.install()
+    assert "theirs" not in {getattr(fetcher, name) for name in THEIRS}

@@ -249,6 +249,7 @@ class RequestReader:
 
     async def _open_consumer(self) -> AIOKafkaConsumer:
         if self._consumer is None:
+            fetch.install()
             consumer = AIOKafkaConsumer(
                 client_id=self._settings.worker_id,
                 **aiokafka_clients.arguments(self._settings),

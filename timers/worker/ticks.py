@@ -28,7 +28,7 @@ from timers.core.ticking import TICK_TIMEOUT_S, TICK_VALUE, Phase, TickPartition
 from timers.core.timer import Tick
 from timers.errors import TimersError
 from timers.kafka import aiokafka_clients
-from timers.kafka.aiokafka_internals.fetch import InPieces, client_of, leader_of, stop
+from timers.kafka.aiokafka_internals import fetch
 from timers.kafka.aiokafka_internals.leader_client import limit_updates
 from timers.kafka.aiokafka_internals.metadata import start_patiently
 from timers.process.clock import Clock
@@ -82,6 +82,7 @@ class TopicFollower(Service):
 
     @Service.task
     async def _read(self) -> None:
+        fetch.install()
         failed = ""
         while not self.should_stop:
             count = self._partitions()
@@ -96,10 +97,10 @@ class TopicFollower(Service):
                 fetch_max_wait_ms=POLL_MS,
                 isolation_level=self._isolation,
                 # Otherwise aiokafka fails at a header whose name is not UTF-8. No record of such a topic must be read.
-                key_deserializer=InPieces(lambda tp: MAX_VALUE_BYTES, on_unreadable=lambda tp, batch: True),
+                key_deserializer=fetch.InPieces(lambda tp: MAX_VALUE_BYTES, on_unreadable=lambda tp, batch: True),
             )
             try:
-                limit_updates(client_of(consumer))
+                limit_updates(fetch.client_of(consumer))
                 if not await start_patiently(consumer.start, f"the reader of {self._topic}", lambda: self.should_stop):
                     continue
                 partitions = [TopicPartition(self._topic, partition) for partition in range(count)]
@@ -110,7 +111,7 @@ class TopicFollower(Service):
                 while not self.should_stop and self._partitions() == count:
                     records = await consumer.getmany(timeout_ms=POLL_MS)
                     for partition in partitions:
-                        leader = leader_of(consumer, partition)
+                        leader = fetch.leader_of(consumer, partition)
                         known, _ = self._leaders.setdefault(partition, (leader, -inf))
                         if leader != known:
                             self._leaders[partition] = (leader, monotonic())
@@ -125,7 +126,7 @@ class TopicFollower(Service):
                 logger.exception("reading %s failed; trying again from its end", self._topic)
                 await self.sleep(RETRY_S)
             finally:
-                await stop(consumer)
+                await fetch.stop(consumer)
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------

@@ -173,9 +173,19 @@ def _states(consumer: AIOKafkaConsumer) -> dict[TopicPartition, Any]:
     return {tp: state for tp, state in states.items() if state is not None}
 
 
-class InPieces:
-    """Given to a consumer as its key deserializer, it makes the consumer read fetches in pieces, without copies.
+def install() -> None:
+    """Let consumers of this process that are made with :class:`InPieces` read fetches in pieces. May be called again.
 
+    aiokafka has no option for the classes of its fetcher. To other consumers these classes give what aiokafka's give.
+    """
+    fetcher.FetchResult, fetcher.PartitionRecords = PieceResult, _partition_records
+    fetcher.MemoryRecords = RecordsWithData
+
+
+class InPieces:
+    """Makes a consumer read fetches in pieces, without copies, where :func:`install` was called.
+
+    aiokafka has no argument for it: it is given as ``key_deserializer``, which reaches the records, and is not called.
     Such a consumer has :meth:`~aiokafka.AIOKafkaConsumer.getmany` only, and returns the records of aiokafka's parser.
 
     Args:
@@ -195,9 +205,6 @@ class InPieces:
         self._known_limit = known_limit
         self.on_batch = on_batch
         self.on_unreadable = on_unreadable
-        # aiokafka has no option for its fetcher's classes. Other consumers of the program get what it gives.
-        fetcher.FetchResult, fetcher.PartitionRecords = PieceResult, _partition_records
-        fetcher.MemoryRecords = RecordsWithData
 
     def value_limit(self, tp: TopicPartition) -> int:
         """The size in bytes above which only the first bytes of a value are read."""

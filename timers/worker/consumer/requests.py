@@ -135,6 +135,7 @@ class LogReader:
 
     async def start(self, topics: Iterable[str], is_stopping: Callable[[], bool]) -> None:
         """Connect; wait for the brokers until ``is_stopping``."""
+        fetch.install()
         consumer = AIOKafkaConsumer(
             **aiokafka_clients.arguments(self._settings),
             client_id=self._settings.worker_id,

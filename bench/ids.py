@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from tests.harness.discarding import UsableTopics, discarding
 from timers.core import levels
 from timers.core.limits import ChunkSize, Limits
-from timers.core.ports import NOTHING, Output
+from timers.core.ports import NO_OUTPUT, Output
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick
 from timers.kafka.request_formats import REQUEST_FORMATS
@@ -67,7 +67,7 @@ class DiscardingOutbox:
     def read_again(self, offsets: Sequence[int]) -> dict[int, Any]:
         return {}
 
-    def commit(self, progress: Progress, output: Output = NOTHING) -> None:
+    def commit(self, progress: Progress, output: Output = NO_OUTPUT) -> None:
         assert not any(output._replace(due=(), verdicts=())), "these timers need nothing else"
         if output.verdicts:
             self._transaction.answer(output.verdicts)
@@ -105,7 +105,7 @@ def countdowns(timers: int) -> Iterator[Record]:
 class DiscardingScheduleOutbox(DiscardingOutbox):
     """Like ``DiscardingOutbox``, for schedules: each firing writes a tombstone."""
 
-    def commit(self, progress: Progress, output: Output = NOTHING) -> None:
+    def commit(self, progress: Progress, output: Output = NO_OUTPUT) -> None:
         for _, rows in output.due:
             self.own += ((id, None, headers) for id, headers in schedule.tombstones(rows))
         due = [(due_s, self._transaction.end_schedules(rows)) for due_s, rows in output.due]
@@ -115,7 +115,7 @@ class DiscardingScheduleOutbox(DiscardingOutbox):
 class RepeatingOutbox(DiscardingOutbox):
     """Like ``DiscardingOutbox``, for timers that repeat: each firing writes the next occurrence."""
 
-    def commit(self, progress: Progress, output: Output = NOTHING) -> None:
+    def commit(self, progress: Progress, output: Output = NO_OUTPUT) -> None:
         followers = [*encode_occurrences(output.followers, self._transaction.source)]
         self._transaction.add_own(followers)
         self.own += followers
@@ -151,7 +151,7 @@ def measure(
     )
     outbox = kind()
     limits = Limits(20_000, 16 * 1024 * 1024, 1_000_000, partitions=1)
-    begin = Progress.first(levels.RAISED_TO)
+    begin = Progress.first(levels.RAISED_TO_LEVEL)
     machine = PartitionSpec(("bench", 0), request_format, limits).machine(begin, store, outbox)
     machine.observe(Tick((START_S - 1) * 1000), len(records))
 

@@ -117,9 +117,9 @@ def test_more_sound_systems(system: System, doctor: Doctor) -> None:
 @pytest.mark.long
 def test_topics_levels_and_another_cluster(system: System, tmp_path: Path, doctor: Doctor) -> None:
     system.create_own_topics()
-    progress_log.allow(system.settings, levels.RAISED_TO - 1)
+    progress_log.allow(system.settings, levels.RAISED_TO_LEVEL - 1)
     worker = system.worker().start().ready()
-    low = f"partitions are at level {levels.RAISED_TO - 1}, and all workers support {levels.RAISED_TO}"
+    low = f"partitions are at level {levels.RAISED_TO_LEVEL - 1}, and all workers support {levels.RAISED_TO_LEVEL}"
     doctor.finds("levels", low, system, worker, state=WARNING)
     system.configure(system.request_topic, cleanup_policy="compact")
     doctor.finds("topics", "cleanup.policy=compact, which would lose timers", system, worker)

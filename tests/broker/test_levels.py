@@ -172,9 +172,9 @@ def test_workers_are_upgraded_one_by_one_raised_and_an_older_one_refuses(system:
     with storm.running():
         replace(first, NEXT)
         found = shown(system)
-        assert found["allowed"] == levels.RAISED_TO, "only a new app is raised by itself"
+        assert found["allowed"] == levels.RAISED_TO_LEVEL, "only a new app is raised by itself"
         # A partition is raised further than all others only after its log was compared, or by the next version.
-        assert found["highest"] == levels.RAISED_TO
+        assert found["highest"] == levels.RAISED_TO_LEVEL
         assert sorted(found["workers"].values()) == [levels.SUPPORTED, LEVEL]
         said = command(system, "levels", "--raise", str(LEVEL), code=1)
         assert f"do not support level {LEVEL}: {second.worker_id} ({levels.SUPPORTED})" in said

@@ -91,7 +91,7 @@ def test_a_queue_is_opened_again(
         queue.settle()
         assert getattr(queue.driver._transport, which) is not former
         assert queue.unready() == []
-    assert caplog.text.count(lost_brokers.LOST) == 1
+    assert caplog.text.count(lost_brokers.LOST_BROKERS) == 1
 
 
 def test_a_client_makes_a_new_producer(broker: ForgetfulBroker, topic: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -108,4 +108,4 @@ def test_a_client_makes_a_new_producer(broker: ForgetfulBroker, topic: str, capl
 
         wait_until(is_sent, "a new producer")
         assert client._publisher._single is not former
-    assert caplog.text.count(lost_brokers.LOST) == 1
+    assert caplog.text.count(lost_brokers.LOST_BROKERS) == 1

@@ -13,7 +13,7 @@ from tests.harness.waiting import due_in, wait_until
 from timers.core.lineage import Lineage
 from timers.kafka.aiokafka_clients import arguments
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
-from timers.kafka.log_lineage import TIMEOUT_S, LogLineages
+from timers.kafka.log_lineage import LINEAGE_TIMEOUT_S, LogLineages
 from timers.worker.consumer.requests import MAX_FETCH_BYTES
 
 pytestmark = pytest.mark.broker
@@ -24,7 +24,7 @@ def test_openings_that_ask_at_one_time_get_an_answer_for_each_of_their_topics(sy
     topics = [system.target(2) for _ in range(6)]
 
     async def ask() -> set[str]:
-        lineages = LogLineages(LeaderClient(arguments(system.settings), TIMEOUT_S))
+        lineages = LogLineages(LeaderClient(arguments(system.settings), LINEAGE_TIMEOUT_S))
         try:
             known = {topic: {(topic, partition): [Lineage(((0, 0),))] for partition in range(2)} for topic in topics}
             answers = await asyncio.gather(*(lineages.parted(known[topic]) for topic in topics))

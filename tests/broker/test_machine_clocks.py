@@ -159,7 +159,7 @@ def test_what_commands_write(clocks: Clocks) -> None:
     for arguments in (
         ("queue", "send", clocks.target, "--value", "v"),
         ("dead-letters", "retry", "--topic", "missing", "--yes"),
-        ("levels", "--raise", str(levels.RAISED_TO)),
+        ("levels", "--raise", str(levels.RAISED_TO_LEVEL)),
     ):
         ran = clocks.run(*arguments)
         assert ran.code == 0, ran.err

@@ -14,7 +14,7 @@ from tests.harness.three_brokers import ThreeBrokers
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from timers.cli.broker import embedded
 from timers.kafka import topic_admin, topics
-from timers.kafka.own_topics import MIN_IN_SYNC, TRANSACTIONS, own_topics
+from timers.kafka.own_topics import MIN_IN_SYNC, TRANSACTION_LOG, own_topics
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -40,16 +40,16 @@ def test_a_weak_log_of_transactions_is_named_until_the_command_has_mended_it(
         worker = system.worker().start().ready()
 
         def named() -> list[str]:
-            return [each for each in health(worker.port, "partitions")[1]["warnings"] if TRANSACTIONS.name in each]
+            return [each for each in health(worker.port, "partitions")[1]["warnings"] if TRANSACTION_LOG.name in each]
 
         system.send(Request(system.target(), due_in(1), "k"))
-        wait_until(lambda: topics._describe(system.admin, [TRANSACTIONS.name]), "there has been a transaction")
+        wait_until(lambda: topics._describe(system.admin, [TRANSACTION_LOG.name]), "there has been a transaction")
         assert not named()
-        system.configure(TRANSACTIONS.name, min_insync_replicas="1")
+        system.configure(TRANSACTION_LOG.name, min_insync_replicas="1")
         wait_until(named, "the worker names it", 2 * DEADLINE_S)
         (sentence,) = named()
         name, value = sentence.split()[-1].split("=")
-        system.configure(TRANSACTIONS.name, **{name: value})
+        system.configure(TRANSACTION_LOG.name, **{name: value})
         wait_until(lambda: not named(), "the value in the command of the sentence mends it", 2 * DEADLINE_S)
 
 

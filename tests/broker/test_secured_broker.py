@@ -103,7 +103,9 @@ def test_a_worker_needs_no_more_than_the_documented_acls(
         ],
     )
     worker = guarded.worker().start().ready()
-    assert allowed_level(as_worker(guarded)) == levels.RAISED_TO, "and it may read which level the operator allows"
+    assert allowed_level(as_worker(guarded)) == levels.RAISED_TO_LEVEL, (
+        "and it may read which level the operator allows"
+    )
     before = guarded.send(*soon(target, 50))
     assert len(guarded.reader(target).take(50)) == 50
     # Brokers do not list a topic on which the worker has no right: it counts as one that does not exist.
@@ -253,7 +255,7 @@ def test_a_pause_needs_no_more_than_the_documented_acls(
     guarded: System, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings, who, target = guarded.settings, f"User:{USER}", guarded.target()
-    allow(settings, levels.HOLDS)
+    allow(settings, levels.HOLDS_LEVEL)
     looking = [
         *acl(TOPIC, settings.targets_topic, READ, principal=who),
         *acl(TOPIC, settings.progress_topic, READ, principal=who),
@@ -493,7 +495,7 @@ def test_a_worker_whose_login_is_refused_ends_with_a_sentence(guarded: System) -
 
 
 def test_a_wrong_security_protocol_is_named_in_the_sentence(broker: SecureBroker, constants: Constants) -> None:
-    constants(topics, TIMEOUT_S=2.0)
+    constants(topics, TOPICS_TIMEOUT_S=2.0)
     environment = {"TIMERS_BROKERS": broker.address_of("SASL_SSL")}
     with pytest.raises(TimersError, match="do the brokers speak TIMERS_SECURITY_PROTOCOL='PLAINTEXT'"):
         topics.ensure(Settings.load(environment))

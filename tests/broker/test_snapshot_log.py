@@ -16,7 +16,7 @@ from tests.harness.memory_store import MemoryStore, MemoryView
 from tests.harness.snapshots import NUMBER, PLACE, Records, records_of
 from tests.harness.system import System
 from tests.harness.waiting import wait_until
-from timers.core.levels import FIRST
+from timers.core.levels import FIRST_LEVEL
 from timers.core.ports import Lost
 from timers.core.progress import FEATURE_LEVEL, History, NamedSnapshot, Progress, SettingChange
 from timers.core.snapshots import Footer, Unreadable, footer_of
@@ -174,7 +174,7 @@ def test_snapshots_are_listed_with_their_size_and_age_and_what_they_replace(
         log.prepare(requests)
         older, newest = (log.write(seen, footer(seen), FAST) for _ in range(2))
     older = older._replace(applied=30)
-    level = History([SettingChange(FEATURE_LEVEL, 0, FIRST)])
+    level = History([SettingChange(FEATURE_LEVEL, 0, FIRST_LEVEL)])
     known = Progress(45, settings=level, snapshot=newest, older_snapshot=older)
     name_in_progress(system, 0, known)
     name_in_progress(system, 1, Progress(7))

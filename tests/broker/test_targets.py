@@ -12,7 +12,7 @@ from tests.harness.scrape import health, scrape, wait_equal
 from tests.harness.system import PARTITIONS, System, soon, timers
 from tests.harness.waiting import DEADLINE_S, done_in_time, due_in, wait_until
 from tests.harness.worker import Worker
-from timers.core.levels import FIRST, HOLDS
+from timers.core.levels import FIRST_LEVEL, HOLDS_LEVEL
 from timers.kafka import progress_log, records
 from timers.kafka.clients import librdkafka
 from timers.offline.targets import Request, give, look, pausing
@@ -161,14 +161,14 @@ def test_below_the_level_partitions_are_named_and_nothing_is_paused(
     system: System, operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system.create_own_topics()
-    progress_log.allow(system.settings, FIRST)
+    progress_log.allow(system.settings, FIRST_LEVEL)
     started(system, monkeypatch)
     target = system.target()
     refused = operator.run("targets", "pause", target, code=2)
     assert "below feature level 10" in refused and f"{system.request_topic}/0" in refused
     assert f"{system.request_topic}/3" in operator.run("targets", "list")
     system.fired(system.send(*soon(target, 8)))
-    operator.run("levels", "--raise", str(HOLDS))
+    operator.run("levels", "--raise", str(HOLDS_LEVEL))
 
     def paused() -> bool:
         return command(operator._console, "targets", "pause", target, "--wait").code == 0

@@ -26,7 +26,7 @@ from tests.harness.system import System, timers
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import READY
 from timers.cli.broker import EmbeddedBroker
-from timers.core.keys import NEVER
+from timers.core.keys import NOTHING_FIRED
 from timers.kafka.clients import librdkafka, reader
 from timers.machines.log_trimmer import LogTrimmer
 from timers.machines.store import layout
@@ -119,7 +119,7 @@ def lose_a_timer(store: Path) -> None:
     with closing(Rdict(str(store), Options(raw_mode=True))) as rdict:
         identity = rdict[layout.IDENTITY].decode().partition(" ")[2]
     opened = RocksStore.open(store, identity, RocksMemory(2**22))
-    due_s, rows = next(opened.scan(NEVER, layout.LAST_S))
+    due_s, rows = next(opened.scan(NOTHING_FIRED, layout.LAST_S))
     opened.replace([((due_s, rows), rows[1:])])
     opened.close()
 

@@ -8,7 +8,7 @@ import pytest
 from tests.harness.console_process import ConsoleProcess
 from tests.harness.system import System
 from tests.harness.waiting import due_in, wait_until
-from timers.core.printable import UNSAFE, printable
+from timers.core.printable import UNSAFE_CHARACTERS, printable
 
 pytestmark = [pytest.mark.broker, pytest.mark.browser]
 
@@ -23,7 +23,7 @@ def assert_safe(page: Any) -> None:
         ...[...document.querySelectorAll('[title], [aria-label], [alt], [placeholder]')].map(
             each => each.title + each.ariaLabel + each.alt + each.placeholder)].join(' ')"""
     )
-    assert not re.search(UNSAFE, re.sub(r"[\n\t]", "", shown))
+    assert not re.search(UNSAFE_CHARACTERS, re.sub(r"[\n\t]", "", shown))
 
 
 def test_pages_show_marks_of_direction_escaped(served: tuple[System, ConsoleProcess], open_page: Any) -> None:

@@ -40,7 +40,7 @@ from tests.harness.waiting import wait_until
 from timers.cli.broker import EmbeddedBroker
 from timers.client import TimersClient
 from timers.errors import TimersError
-from timers.kafka.own_topics import LOG_APPEND_TIME, SNAPSHOTS, kept_config, own_topics
+from timers.kafka.own_topics import LOG_APPEND_TIME, SNAPSHOT_TOPIC_CONFIG, kept_config, own_topics
 from timers.queue import Queue
 from timers.wire import topics as names
 
@@ -233,7 +233,7 @@ class Cell:
             MARKS: {"cleanup.policy": "compact", **append},
             LEDGER: {"cleanup.policy": "compact", **append},
             RETURNS: {**kept_config(self.settings), **append},
-            SNAPSHOT: {**SNAPSHOTS},
+            SNAPSHOT: {**SNAPSHOT_TOPIC_CONFIG},
         }[kind]
 
     def do(self) -> None:

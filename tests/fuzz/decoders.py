@@ -34,7 +34,7 @@ from tests.fuzz.records import (
     retry_headers,
 )
 from tests.harness.discarding import UsableTopics, discarding
-from timers.core.keys import NEVER
+from timers.core.keys import NOTHING_FIRED
 from timers.core.progress import NamedSnapshot, Progress, SettingChange
 from timers.core.snapshots import Footer, Place, Unreadable
 from timers.core.timer import Decoded, Origin, Tick
@@ -282,7 +282,7 @@ def snapshots(draw: Draw) -> set[str]:
 def _footer(draw: Draw) -> bytes:
     place = Place(draw.text(9), draw.text(9), draw.blob(16), draw.number(2**31 - 1), draw.text(9))
     changes = tuple(draw.many(3, lambda draw: SettingChange(draw.text(9), draw.number(9), draw.number(2**64))))
-    key = draw.pick([NEVER, (draw.number(2**64 - 1), draw.number(2**64 - 1))])
+    key = draw.pick([NOTHING_FIRED, (draw.number(2**64 - 1), draw.number(2**64 - 1))])
     numbers = draw.number(2**63 - 1), draw.number(9)
     return snapshot.encode_footer(Footer(place, numbers[0], key, changes, draw.blob(32), *numbers, draw.blob(32)))
 

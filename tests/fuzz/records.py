@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tests.fuzz.draw import Draw
-from timers.core.levels import FIRST
+from timers.core.levels import FIRST_LEVEL
 from timers.v1.progress_pb2 import Progress
 from timers.wire import future, headers, progress
 from timers.wire.formats import countdown
@@ -140,7 +140,7 @@ def countdown_bytes(draw: Draw) -> bytes:
 
 def progress_bytes(draw: Draw) -> bytes:
     message = Progress(topic_id=b"i" * 16, next_offset=draw.number(2**63 - 1))
-    message.version = FIRST if draw.number(7) else draw.number(300)
+    message.version = FIRST_LEVEL if draw.number(7) else draw.number(300)
     if draw.number(1):
         message.fired_due_s, message.fired_offset = draw.number(2**63), draw.number(2**63)
     for _ in range(draw.number(3)):

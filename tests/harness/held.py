@@ -6,14 +6,14 @@ from typing import Any
 from tests.harness.machines import NativeRig
 from timers.core.fired import Command
 from timers.core.keys import OrderKey
-from timers.core.levels import HOLDS
+from timers.core.levels import HOLDS_LEVEL
 from timers.core.machine import Machine
 from timers.core.progress import Progress
 from timers.machines.store.memory_limit import RocksMemory
 from timers.machines.store.rocks import RocksStore
 from timers.wire import future
 
-RAISED = Progress.first(HOLDS)
+RAISED = Progress.first(HOLDS_LEVEL)
 
 
 class Rig(NativeRig):

@@ -5,7 +5,7 @@ from typing import Any
 
 from timers.core.limits import ChunkSize
 from timers.core.operation import Verdict
-from timers.core.ports import NOTHING, Lost, Output
+from timers.core.ports import NO_OUTPUT, Lost, Output
 from timers.core.progress import Progress
 from timers.core.timer import Rejected, Tick
 
@@ -57,7 +57,7 @@ class ListOutbox:
         """Returns nothing: no record can be read now."""
         return {}
 
-    def commit(self, progress: Progress, output: Output = NOTHING) -> None:
+    def commit(self, progress: Progress, output: Output = NO_OUTPUT) -> None:
         if self.failing:
             self.failing -= 1
             raise Lost("told to fail")

@@ -7,10 +7,10 @@ from typing import Any
 
 from tests.harness.list_outbox import ListOutbox
 from tests.simulation.kit import SimClock, SimLog
-from timers.core.keys import NEVER, OrderKey
+from timers.core.keys import NOTHING_FIRED, OrderKey
 from timers.core.limits import Limits
 from timers.core.machine import Machine
-from timers.core.ports import NOTHING, Lost, Output, ReadAgain
+from timers.core.ports import NO_OUTPUT, Lost, Output, ReadAgain
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick
 from timers.kafka.request_formats import NATIVE, REQUEST_FORMATS
@@ -37,7 +37,7 @@ class ColdOutbox(ListOutbox):
         super().__init__()
         self.cold: list[cold.Cold] = []
 
-    def commit(self, progress: Progress, output: Output = NOTHING) -> None:
+    def commit(self, progress: Progress, output: Output = NO_OUTPUT) -> None:
         super().commit(progress, output)
         for record, due_s, secret in output.forwarded:
             told = cold.decode_cold(cold.encode_cold(record, record.source, due_s, secret))
@@ -143,7 +143,7 @@ class MachineRig:
     @property
     def keys(self) -> list[OrderKey]:
         """Order keys of all stored rows."""
-        return [(due_s, row[0]) for due_s, rows in self.store.scan(NEVER, 10**12) for row in rows]
+        return [(due_s, row[0]) for due_s, rows in self.store.scan(NOTHING_FIRED, 10**12) for row in rows]
 
 
 class RandomRig(MachineRig):

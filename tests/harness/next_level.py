@@ -13,7 +13,7 @@ from timers.kafka import request_formats
 
 def install() -> None:
     """Make this process run the next version."""
-    levels.SUPPORTED = levels.RAISED_TO = LEVEL
+    levels.SUPPORTED = levels.RAISED_TO_LEVEL = LEVEL
     native, *others = request_formats.REQUEST_FORMATS
     request_formats.NATIVE = with_next_level(request_formats.NATIVE)
     request_formats.REQUEST_FORMATS = (native._replace(request_format=request_formats.NATIVE), *others)  # type: ignore[assignment]

@@ -15,8 +15,8 @@ log_watch.GRACE_S = 3.0
 target_watch.DIFFERS_S = 2.0
 pool.HANDOVER_S = 8.0
 snapshots.LEAST_AGE_S = 3
-mending.STANDS_S = mending.LOOK_S = 2
-snapshot_taker.LOOK_S = 1.0
+mending.STANDS_S = mending.SEARCH_INTERVAL_S = 2
+snapshot_taker.SNAPSHOT_LOOK_S = 1.0
 log_trimmer.LEAST_S = 1.0
 log_trimmer.AGAIN_S = 5.0
 log_trimmer.READERS_S = 1.0

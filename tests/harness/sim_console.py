@@ -23,7 +23,7 @@ from timers.console.kafka_cluster import (
 from timers.console.problems import Problem
 from timers.console.topics_follower import TopicsFollower
 from timers.console.web.server import LINE_LIMITS, Server
-from timers.core.levels import HOLDS
+from timers.core.levels import HOLDS_LEVEL
 from timers.core.operation import ABSENT, CANCELLED, CHANGED, EXISTS, REPLACED, SET, TOO_LATE, UNKNOWN
 from timers.core.printable import json_value, utc_text
 from timers.core.progress import Progress
@@ -124,7 +124,7 @@ class SimCluster(KafkaCluster):
         self.queues_missing: dict[str, str] = {}
         self.past = PastFirings([], {})
         self.known_targets: dict[str, Target] = {}
-        self.progress = Progress.first(HOLDS)
+        self.progress = Progress.first(HOLDS_LEVEL)
         self.now_s = 1_900_000_000
         self.topic_names: set[str] = set()
         self.follower = SimFollower(None)
@@ -304,7 +304,7 @@ class SimCluster(KafkaCluster):
 
     async def targets(self) -> Found:
         progress = {(TOPIC, 0): self.progress}
-        return Found(Targets(self.known_targets, {}), progress, (), HOLDS)
+        return Found(Targets(self.known_targets, {}), progress, (), HOLDS_LEVEL)
 
     async def command(self, make: Make) -> Given:
         """The only machine takes each command at once."""

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timers.core.fired import NOISY, PAUSE, Hold, Holds, Hole, Moment
-from timers.core.keys import NEVER
+from timers.core.keys import NOTHING_FIRED
 from timers.core.timer import Row
 
 OFFSETS = st.integers(0, 12)
@@ -18,7 +18,7 @@ HOLDS = st.builds(
     begin=MOMENTS,
     since_s=st.just(99),
     end=st.none() | MOMENTS,
-    released=st.just(NEVER) | KEYS,
+    released=st.just(NOTHING_FIRED) | KEYS,
 )
 ROWS = st.lists(st.tuples(OFFSETS, st.sampled_from("abc")), min_size=1, max_size=8, unique_by=lambda row: row[0])
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.property.unicode_text import TEXT
-from timers.core.keys import NEVER
-from timers.core.listing import START, Listed, NoAnswer, Page, Position, key_after, merge
+from timers.core.keys import NOTHING_FIRED
+from timers.core.listing import LIST_START, Listed, NoAnswer, Page, Position, key_after, merge
 from timers.core.machine import Machine
 from timers.core.progress import Progress
 from timers.core.timer import Key, Origin, Row, RowsByDue, id_text
@@ -73,7 +73,7 @@ def test_pages_put_together_are_the_list(
     keep = lambda position: position[3] in offsets  # noqa: E731
     parts = by_partition(positions)
     listed: list[Position] = []
-    after: Position | None = START
+    after: Position | None = LIST_START
     while after is not None:
         sources = [Sim(part, step, keep, 10**6) for part, step in zip(parts, steps, strict=False)]
         page = asyncio.run(merge(sources, after, limit, lambda: bool(enough) and enough.pop()))
@@ -88,7 +88,7 @@ def test_pages_put_together_are_the_list(
 def test_a_source_that_falls_silent_takes_nothing_else_with_it(positions: set[Position], answers: list[int]) -> None:
     parts = by_partition(positions)
     sources = [Sim(part, 2, lambda _: True, count) for part, count in zip(parts, answers, strict=False)]
-    page = asyncio.run(merge(sources, START, 1000, lambda: False))
+    page = asyncio.run(merge(sources, LIST_START, 1000, lambda: False))
     whole = [each for part, source in zip(parts, sources, strict=False) if not source.silent for each in part]
     listed = [each.timer for each in page.listed]
     assert page.through is None
@@ -96,10 +96,10 @@ def test_a_source_that_falls_silent_takes_nothing_else_with_it(positions: set[Po
     assert listed == sorted(set(listed))
 
 
-@given(POSITIONS | st.just(START), POSITIONS)
+@given(POSITIONS | st.just(LIST_START), POSITIONS)
 def test_where_a_partition_goes_on_is_where_all_went_on(after: Position, timer: Position) -> None:
     due_s, topic, partition, offset = timer
-    key = max(key_after(after, topic, partition), NEVER)
+    key = max(key_after(after, topic, partition), NOTHING_FIRED)
     assert ((due_s, offset) > key) == (timer > after)
 
 
@@ -113,7 +113,7 @@ SELECTION = (
     st.integers(0, 10**11 - 1),
     st.none() | st.integers(0, 10**11 - 1),
 )
-AFTER = POSITIONS | st.just(START)
+AFTER = POSITIONS | st.just(LIST_START)
 QUERIES = st.builds(
     partial(wire.Query, by_s=0, partition=None, is_part_of_quick=False),  # a header says the last, and no parameter
     *SELECTION,
@@ -183,7 +183,7 @@ def test_a_filtered_list_is_the_list_without_the_others(
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(layout, "GROUP_ROWS", 2)
         patch.setattr(reading, "SLICE_ROWS", 3)
-        patch.setattr(rocks, "LEFT_OUT", 2)
+        patch.setattr(rocks, "MAX_GROUPS_LEFT_OUT", 2)
         store = RocksStore.open(Path(directory) / "store", "here", MEMORY)
         try:
             store.write(rows, len(given_rows))
@@ -205,7 +205,7 @@ def test_a_filtered_list_is_the_list_without_the_others(
 
 def _ids(machine: Any, place: Place, query: wire.Query, limit: int) -> list[tuple[int, str, str, Any]]:
     """Due second, topic, id and key of all timers of a query, page by page."""
-    found, after = [], START
+    found, after = [], LIST_START
     while True:
         page = reading.page(machine, place, query, after, limit)
         found += [(each.timer["due"], each.timer["topic"], each.timer["id"], each.timer["key"]) for each in page.listed]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.harness.machines import BY_ID, RandomRig
 from tests.property.events import FETCH, FLOW, TROUBLE, Event
-from timers.core.keys import NEVER, OrderKey
+from timers.core.keys import NOTHING_FIRED, OrderKey
 from timers.core.limits import Limits
 from timers.core.machine import Machine
 from timers.core.only_if import TIME_ID
@@ -67,7 +67,7 @@ class Rig(RandomRig):
 
     def state(self, machine: Machine, store: MemoryStore) -> tuple[list[OrderKey], dict[bytes, Entry]]:
         """The timers that will fire, and the entries of their ids."""
-        waiting = [(due_s, row[0]) for (due_s, _), rows in machine.waiting(NEVER) for row in rows]
+        waiting = [(due_s, row[0]) for (due_s, _), rows in machine.waiting(NOTHING_FIRED) for row in rows]
         held = {entry[:2]: (id, entry) for id, entry in store.entries_after(TIME_ID, 1000).entries}
         return waiting, dict(held[key] for key in waiting)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.harness.memory_store import MemoryStore
 from tests.harness.snapshots import restored
 from tests.property.unicode_text import texts
-from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
+from timers.core.keys import MAX_OFFSET, NOTHING_FIRED, OrderKey
 from timers.core.lineage import Batch, RecordCount
 from timers.core.operation import Entry, cancelled
 from timers.core.ports import HeldOf, Store
@@ -32,7 +32,7 @@ def small_groups() -> Iterator[None]:
         patch.setattr(layout, "GROUP_ROWS", 3)
         patch.setattr(layout, "GROUP_BYTES", 40)
         patch.setattr(rocks, "POINT_DELETES", 2)
-        patch.setattr(rocks, "LEFT_OUT", 2)
+        patch.setattr(rocks, "MAX_GROUPS_LEFT_OUT", 2)
         patch.setattr(memory_limit, "JOURNAL_BYTES", 600)
         patch.setattr(memory_limit, "MIN_JOURNAL_BYTES", 600)
         yield
@@ -71,7 +71,9 @@ OVERTAKEN = st.tuples(
 )
 
 
-def rows_of(store: MemoryStore | RocksStore, after: OrderKey = NEVER, until_s: int = ALL_S) -> list[tuple[int, Row]]:
+def rows_of(
+    store: MemoryStore | RocksStore, after: OrderKey = NOTHING_FIRED, until_s: int = ALL_S
+) -> list[tuple[int, Row]]:
     """All rows of a scan, without the groups, which are each store's own affair."""
     rows = []
     for due_s, group in store.scan(after, until_s):
@@ -112,7 +114,7 @@ class Twins:
         self.path = path
         self.memory = MemoryStore()
         self.rocks = RocksStore.open(path, "here", MEMORY, indexed=True)
-        self.fired_through: OrderKey = NEVER
+        self.fired_through: OrderKey = NOTHING_FIRED
         self.next_offset = 0
         self._viewed: tuple[RocksView, tuple[object, ...]] | None = None
         self._restored = 0
@@ -211,8 +213,10 @@ class Twins:
     def check_sought(self, everything: list[tuple[int, Row]]) -> None:
         """Rows with these texts are found, from any key that was reached."""
         for topic, id in (("ü", ""), ("t", "t/0/1")):
-            after, seen = NEVER, []
-            for through, rows in list(self.rocks.waiting(NEVER, [each.encode() for each in (topic, id) if each])):
+            after, seen = NOTHING_FIRED, []
+            for through, rows in list(
+                self.rocks.waiting(NOTHING_FIRED, [each.encode() for each in (topic, id) if each])
+            ):
                 assert through > after
                 after = through
                 seen += [(through[0], _plain(row)) for row in rows]
@@ -224,7 +228,12 @@ class Twins:
         assert rows_of(self.rocks) == rows_of(self.memory)
         assert rows_of(self.rocks, self.fired_through, second) == rows_of(self.memory, self.fired_through, second)
         everything = rows_of(self.memory)
-        for after in (NEVER, self.fired_through, (second, MAX_OFFSET), *((due_s, row[0]) for due_s, row in everything)):
+        for after in (
+            NOTHING_FIRED,
+            self.fired_through,
+            (second, MAX_OFFSET),
+            *((due_s, row[0]) for due_s, row in everything),
+        ):
             waiting = list(self.rocks.waiting(after))
             seen = [(due_s, _plain(row)) for (due_s, _), rows in waiting for row in rows]
             assert seen == [(due_s, row) for due_s, row in everything if (due_s, row[0]) > after]
@@ -342,7 +351,7 @@ class HeldTwins(Twins):
     def check(self, ahead_s: int) -> None:
         super().check(ahead_s)
         for store in (self.rocks, self.memory):
-            for after in (NEVER, self.begin, self.released):
+            for after in (NOTHING_FIRED, self.begin, self.released):
                 found = store.held((max(0, after[0]), 0), self.fired_through, HELD)
                 held = {(due_s, row[0]) for (due_s, _), rows in found for row in rows if row[1] == HELD}
                 keys = {(due_s, row[0]) for due_s, row in rows_of(self.memory) if row[1] == HELD}
@@ -357,7 +366,7 @@ class HeldTwins(Twins):
 def test_a_range_of_deleted_entries_ends_at_what_is_held(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rocks, "POINT_DELETES", 128)
-        twins = HeldTwins(tmp_path / "store", NEVER)
+        twins = HeldTwins(tmp_path / "store", NOTHING_FIRED)
         free, held = ("t", "k", b"v", None, None), (HELD, "k", b"v", None, None)
         every = {2, 150, 151, 300, 399}
         twins.write([(each, held if each in every else free) for each in range(1, 400)], {})
@@ -411,7 +420,7 @@ RELEASE = st.tuples(st.just("release"), st.tuples(st.integers(0, 5)))
 HELD_CALLS = st.lists(
     st.one_of(BATCH, BATCH, FIRE, FIRE, RELEASE, REOPEN, OVERTAKEN, VIEW, RESTORE), min_size=6, max_size=20
 )
-BEGIN = st.just(NEVER) | st.tuples(SECONDS, st.integers(0, 9))
+BEGIN = st.just(NOTHING_FIRED) | st.tuples(SECONDS, st.integers(0, 9))
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from tests.property.wire_records import (
     Record,
     numbered,
 )
-from timers.core.keys import MAX_OFFSET, NEVER
+from timers.core.keys import MAX_OFFSET, NOTHING_FIRED
 from timers.core.operation import NO_VERSION, VERDICTS, Verdict, VerdictName
 from timers.core.progress import FEATURE_LEVEL, HOLE_DUE_S, HOLE_OFFSET, History, Progress, SettingChange
 from timers.core.timer import Decoded, Key, Origin, Rejected, key_bytes, origin_of
@@ -198,7 +198,8 @@ SETTING_NAMES = TEXT.filter(lambda name: name not in (FEATURE_LEVEL, HOLE_DUE_S,
         Progress,
         st.integers(0, 2**63 - 1),
         st.one_of(
-            st.just(NEVER), st.tuples(st.integers(0, 2**64 - 1), st.one_of(st.just(MAX_OFFSET), st.integers(0, 2**63)))
+            st.just(NOTHING_FIRED),
+            st.tuples(st.integers(0, 2**64 - 1), st.one_of(st.just(MAX_OFFSET), st.integers(0, 2**63))),
         ),
         st.lists(
             st.builds(SettingChange, SETTING_NAMES, st.integers(0, 2**63 - 1), st.integers(-(2**70), 2**70)), max_size=4

@@ -12,7 +12,7 @@ from tests.simulation.id_oracle import Request
 from tests.simulation.kit.log import SimLog, SimProducer, SimRecord
 from timers.core.horizon import is_far
 from timers.core.keys import OrderKey
-from timers.core.progress import HOT_HORIZON, SEAL, Progress
+from timers.core.progress import COLD_SEAL, HOT_HORIZON, Progress
 from timers.core.timer import TopicPartition
 from timers.process.config.settings import Settings
 from timers.wire import cold, topics
@@ -133,7 +133,7 @@ class ColdLog:
 
     def is_refused(self, request: Request, progress: Progress) -> bool:
         """Whether a request is a forged copy and must be rejected."""
-        return request.forged and progress.setting_at(SEAL, request.record.offset, 0) > 0
+        return request.forged and progress.setting_at(COLD_SEAL, request.record.offset, 0) > 0
 
     def first_copy(self, original: Request, below: int) -> Request | None:
         """The first copy below an offset, if it comes before the end of its version; else None."""

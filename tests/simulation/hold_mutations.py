@@ -47,7 +47,7 @@ CHANGED = {
     "[I33] a pause is taken twice": paused((KNOWN, f"not command.is_paused and {KNOWN}")),
     "[I33] an older command is taken": paused((KNOWN, "command.number == self.taken")),
     "[I33] more pauses than there is room for": paused(
-        ("sum(hold.reason == PAUSE for hold in self) >= MOST_PAUSES", "False"),
+        ("sum(hold.reason == PAUSE for hold in self) >= MAX_PAUSES", "False"),
     ),
     "[I33] a changed pause keeps its former end": paused(
         (

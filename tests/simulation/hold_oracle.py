@@ -17,7 +17,7 @@ from tests.simulation.machine_log import MachineLog
 from timers.core import fired
 from timers.core.fired import NOISY, PAUSE, Command, Hold, Moment
 from timers.core.keys import MAX_OFFSET
-from timers.core.levels import HOLDS
+from timers.core.levels import HOLDS_LEVEL
 from timers.core.progress import Progress
 from timers.core.steps import State
 from timers.core.timer import CLOCK_STEP_BACK_S, TopicPartition
@@ -92,7 +92,7 @@ class HoldChecks:
         self.targets |= {(machine, hold.target) for hold in after.holds}
         if after.taken < before.taken:
             raise Violation(f"{machine} has taken commands up to {before.taken}, and then up to {after.taken}")
-        if sum(hold.reason == PAUSE for hold in after.holds) > fired.MOST_PAUSES:
+        if sum(hold.reason == PAUSE for hold in after.holds) > fired.MAX_PAUSES:
             raise Violation(f"{machine} has more pauses than there is room for: {after.holds}")
         if _is_full(after):  # also if a hold ends in the same step
             self._full.add(machine)
@@ -261,7 +261,7 @@ class HoldChecks:
             self._full.add(runner.name)
         elif runner.loop._ticks:
             self._full.discard(runner.name)
-        commands = runner.loop.commands if runner.machine.progress.level >= HOLDS else ()
+        commands = runner.loop.commands if runner.machine.progress.level >= HOLDS_LEVEL else ()
         known = commands[-1].number if commands else 0
         if runner.loop._ticks:
             self._told[runner.name] = runner, known
@@ -349,7 +349,7 @@ class HoldChecks:
 
 def _is_full(progress: Progress, new: int = 0) -> bool:
     """Whether there is no room for another pause, after so many new ones."""
-    return sum(hold.reason == PAUSE for hold in progress.holds) + new >= fired.MOST_PAUSES
+    return sum(hold.reason == PAUSE for hold in progress.holds) + new >= fired.MAX_PAUSES
 
 
 def _begun(hold: Hold | None) -> tuple[Moment, int] | None:

@@ -62,7 +62,7 @@ class SimLevels:
 
         A leader that does not know yet that a machine was raised gives partitions to all.
         """
-        names = levels.able_members(self.members, levels.FIRST if self._random.random() < 0.5 else self.raised)
+        names = levels.able_members(self.members, levels.FIRST_LEVEL if self._random.random() < 0.5 else self.raised)
         return [worker for worker in self._workers if worker.name in names]
 
     def upgrade_all(self) -> None:

@@ -16,7 +16,7 @@ from tests.simulation.kit.log import SimClock, SimLog, SimRecord
 from tests.simulation.kit.store import SimStore
 from tests.simulation.kit.worker import SimRunner, SimWorker
 from tests.simulation.pauses import SimPauses
-from timers.core.levels import HOLDS
+from timers.core.levels import HOLDS_LEVEL
 from timers.core.limits import Limits
 from timers.core.operation import is_cancelled, offset_of
 from timers.core.progress import LOG_CUT, Progress
@@ -107,7 +107,7 @@ class LossSimulator:
             if self._pause_random.random() < PAUSING:
                 actions += self._pauses.actions
                 for each in self.workers:
-                    each.first_level = HOLDS
+                    each.first_level = HOLDS_LEVEL
             weights = [weight * self._random.choice([0.3, 1, 1, 3]) for _, weight in actions]
             self._restart()
             for _ in range(self._steps):

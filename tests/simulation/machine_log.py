@@ -8,7 +8,7 @@ from tests.simulation.cold import ColdLog
 from tests.simulation.id_oracle import IdOracle, Request, is_ended
 from tests.simulation.schedules import ScheduleLog
 from timers.core.keys import OrderKey
-from timers.core.levels import FIRST
+from timers.core.levels import FIRST_LEVEL
 from timers.core.operation import Entry
 from timers.core.ports import Decoder
 from timers.core.progress import FEATURE_LEVEL, Progress
@@ -53,7 +53,7 @@ class MachineLog:
 
     def level_at(self, offset: int) -> int:
         """The feature level at which a request is read."""
-        return self.progress.setting_at(FEATURE_LEVEL, offset, FIRST)
+        return self.progress.setting_at(FEATURE_LEVEL, offset, FIRST_LEVEL)
 
     def read_again(self, decode: Decoder, max_request_bytes: int) -> None:
         """After a raise, read the requests since then at the new level."""

@@ -339,7 +339,7 @@ if to_offset > progress.next_offset and wanted > progress.level:
         worker=UpgradedWorker,
     ),
     "levels: all requests are read at the newest level": changed(
-        ("progress.setting_at(FEATURE_LEVEL, offset, FIRST)", "progress.level"),
+        ("progress.setting_at(FEATURE_LEVEL, offset, FIRST_LEVEL)", "progress.level"),
         worker=UpgradedWorker,
     ),
     "levels: a raise is forgotten in a replay": changed(
@@ -376,8 +376,8 @@ LOOP = {
     ),
     "loop: passing time is not committed": changed(
         (
-            "even_if_idle or committed.fired_through == NEVER",
-            "committed.fired_through == NEVER",
+            "even_if_idle or committed.fired_through == NOTHING_FIRED",
+            "committed.fired_through == NOTHING_FIRED",
         ),
     ),
     "loop: accepts at any time": changed(

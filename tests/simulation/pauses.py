@@ -8,7 +8,7 @@ from random import Random
 from tests.simulation.kit.worker import SimRunner, SimWorker
 from tests.simulation.workload import TARGETS
 from timers.core.fired import Command
-from timers.core.levels import FIRST, HOLDS
+from timers.core.levels import FIRST_LEVEL, HOLDS_LEVEL
 from timers.core.progress import Progress
 
 FEW_PAUSES = 3
@@ -50,7 +50,9 @@ class SimPauses:
             own: a topic of the app that callbacks may be sent to.
         """
         for each in workers:
-            each.first_level = max(each.first_level, random.choice([HOLDS, HOLDS, HOLDS, FIRST]))
+            each.first_level = max(
+                each.first_level, random.choice([HOLDS_LEVEL, HOLDS_LEVEL, HOLDS_LEVEL, FIRST_LEVEL])
+            )
         targets = random.choice([TARGETS[:1], TARGETS[:2], (*TARGETS, "missing", own)])
         return cls(workers, random, targets, now_s)
 
@@ -102,7 +104,7 @@ class SimPauses:
         worker = self._random.choice(self._workers)
         for machine in list(worker.runners):
             if machine in worker.runners:  # one that was fenced is closed
-                worker.raise_level(machine, HOLDS)
+                worker.raise_level(machine, HOLDS_LEVEL)
         return worker.name
 
     def tell_all(self) -> None:

@@ -14,7 +14,7 @@ from tests.simulation.kit.log import SimRecord
 from tests.simulation.kit.next_level import LEVEL
 from tests.simulation.kit.outbox import PROGRESS_PARTITION, TOPIC_ID, SimTransactions
 from tests.simulation.kit.worker import SimRunner
-from timers.core.keys import NEVER, OrderKey
+from timers.core.keys import NOTHING_FIRED, OrderKey
 from timers.core.timer import CutValue, Fetched, TopicPartition
 from timers.machines.firing.policy import Policy
 from timers.wire import progress as progress_record
@@ -90,7 +90,7 @@ class ProgressOutsideTheTransaction(SimTransactions):
             self._told = progress.fired_through
         return bool(offsets)
 
-    _told: OrderKey = NEVER
+    _told: OrderKey = NOTHING_FIRED
 
 
 class ReadsUncommitted(SimWorker):

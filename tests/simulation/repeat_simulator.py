@@ -23,7 +23,7 @@ from tests.simulation.simulator import Simulator
 from tests.simulation.workload import TARGETS, Workload
 from timers.core.fired import NOISY
 from timers.core.keys import MAX_OFFSET
-from timers.core.levels import REPEATS
+from timers.core.levels import REPEATS_LEVEL
 from timers.core.operation import ABSENT
 from timers.core.printable import decode_json
 from timers.core.timer import Decoded, TopicPartition, id_bytes, key_bytes
@@ -430,7 +430,7 @@ class RepeatSimulator(Simulator):
         self._workload.rules = random
         self._workload.horizon_s = self._settings.hot_horizon_s
         for each in self.workers:
-            each.first_level = random.choice([REPEATS] * 5 + [each.first_level])
+            each.first_level = random.choice([REPEATS_LEVEL] * 5 + [each.first_level])
         self._weighted += [(self._request, 14), (self._pass_time, 12)]
         self._weighted += [(self._sleep, random.choice([0.2, 1, 3])), (self._raise_to_repeats, 1)]
         self._weighted += [(self._cancel_behind_firing, random.choice([1, 6]))]
@@ -517,7 +517,7 @@ class RepeatSimulator(Simulator):
         for worker in self.workers:
             for machine in list(worker.runners):
                 if machine in worker.runners:  # one that was fenced is closed
-                    worker.raise_level(machine, REPEATS)
+                    worker.raise_level(machine, REPEATS_LEVEL)
         return "all"
 
     def _dated_records(self) -> Iterable[SimRecord]:

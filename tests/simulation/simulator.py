@@ -24,14 +24,14 @@ from tests.simulation.pauses import FEW_PAUSES
 from tests.simulation.workload import TARGETS
 from timers.core import fired
 from timers.core.ports import Lost
-from timers.core.second_barrier import CLEANING_S
+from timers.core.second_barrier import UNCOMPACTED_S
 from timers.core.timer import Tick, TopicPartition
 from timers.machines.life import Event
 from timers.wire.headers import TIMER_FIRED_OFFSET
 
 DELETE_RETENTION_MS = 100_000
 """How long tombstones stay; more than twice ``STALE_AFTER_S``, because the brokers' clock may go back."""
-SEGMENT_MS = (CLEANING_S + 1) * 1000
+SEGMENT_MS = (UNCOMPACTED_S + 1) * 1000
 """Records younger than this are in the active segment, which is not compacted."""
 
 SETTLE_ROUNDS = 400
@@ -143,7 +143,7 @@ class Simulator(SimCluster):
     def run(self) -> None:
         """Do all steps, and check."""
         try:
-            with patch.object(fired, "MOST_PAUSES", FEW_PAUSES):
+            with patch.object(fired, "MAX_PAUSES", FEW_PAUSES):
                 self._run()
         except Exception as error:
             raise SimulationFailed(self.seed, self.history, error) from error

@@ -187,7 +187,7 @@ MUTATIONS = {
         ("stored is not None and stored.since == accepted.since", "False")
     ),
     "S6 a footer forgets what is passed over": changed(
-        ("... and each.name != SEAL", f"... and each.name not in (SEAL, {PASSED_OVER!r})")
+        ("... and each.name != COLD_SEAL", f"... and each.name not in (COLD_SEAL, {PASSED_OVER!r})")
     ),
     "S1 A is the committed offset": changed(worker=NamesTheCommittedOffset),
     "S1 read while the store changes": changed(worker=ReadsTheStore),

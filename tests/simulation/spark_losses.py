@@ -219,8 +219,8 @@ MUTATIONS: dict[str, Mutation] = {
             "self._lineages.extended({tp: (self._known(tp), ends[tp]) for tp in asked})",
         ),
         (
-            "asked = self._submit(coroutine).result(2 * WAIT_S)",
-            "self._read.update(self._submit(coroutine).result(2 * WAIT_S)); asked = set()",
+            "asked = self._submit(coroutine).result(2 * LINEAGE_WAIT_S)",
+            "self._read.update(self._submit(coroutine).result(2 * LINEAGE_WAIT_S)); asked = set()",
         ),
     ),
     "T2 the end only": changed(simulator=ComparesTheEndOnly),

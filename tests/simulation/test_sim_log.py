@@ -3,7 +3,7 @@
 import pytest
 
 from tests.simulation.kit import Crashed, Faults, SimClock, SimLog, SimProducer, SimStore
-from timers.core.keys import NEVER
+from timers.core.keys import NOTHING_FIRED
 from timers.errors import Fenced
 
 
@@ -144,7 +144,7 @@ def test_a_power_loss_takes_the_last_write_batches() -> None:
     store = SimStore(Faults())
     row = (0, "t", "k", b"v", None, None)
     store.write({5: [row]}, 1)
-    list(store.scan(NEVER, 5))
+    list(store.scan(NOTHING_FIRED, 5))
     store.delete((5, 0), 1)
     store.write({}, 2)
     assert (store.keys, store.applied) == ([], 2)

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S
-from timers.core.levels import REPEATS
+from timers.core.levels import REPEATS_LEVEL
 from timers.core.ports import Follower, NextOccurrence
 from timers.core.progress import FEATURE_LEVEL, Progress
 from timers.core.timer import Headers, Origin, Rejected
@@ -45,7 +45,7 @@ class ChainLog:
         self._producer: Any = Producer({"bootstrap.servers": system.address, "acks": "all", "linger.ms": 0})
         self.offsets: dict[str, list[int]] = defaultdict(list)
         """Id -> offsets of its records that are no cancels."""
-        at_level = Progress(0).with_setting(FEATURE_LEVEL, REPEATS)
+        at_level = Progress(0).with_setting(FEATURE_LEVEL, REPEATS_LEVEL)
         value = progress_record.encode(at_level, b"")
         self._write(self.settings.progress_topic, progress_record.encode_key(*self.place), value, [])
 

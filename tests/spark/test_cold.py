@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from tests.spark.cold_rows import NOW_S, fill
 from tests.spark.sim_engine import SimEngine, SimLogs, as_frame
-from timers.core.progress import SEAL
+from timers.core.progress import COLD_SEAL
 from timers.errors import NameTakenError, SettingsError, SparkError
 from timers.process.config.settings import Settings
 from timers.spark import cold
@@ -171,7 +171,7 @@ def test_two_days_ahead_with_a_minutes_horizon(spark: SparkSession, tables: Cold
     expected.append((b"blind", blind.source))
     assert sorted(engine.fired) == sorted(expected)
     assert engine.on("timer-dead-letter") == []
-    assert engine.worker.runners[engine.settings.request_topic, 0].machine.progress.setting_at(SEAL, 0, 0)
+    assert engine.worker.runners[engine.settings.request_topic, 0].machine.progress.setting_at(COLD_SEAL, 0, 0)
 
 
 def test_a_copy_that_may_have_been_deleted_is_written_again_only_while_it_is_remembered(

@@ -5,7 +5,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
-from timers.core.levels import REPEATS
+from timers.core.levels import REPEATS_LEVEL
 from timers.core.progress import FEATURE_LEVEL, Progress
 from timers.core.rescue import Cut
 from timers.core.timer import Headers, Origin
@@ -134,7 +134,7 @@ def test_each_record_is_read_at_its_feature_level(spark: SparkSession) -> None:
     headers = [(h.TIMER_TOPIC, b"orders"), (h.TIMER_REPEAT, b"every=10")]
     rows = [(BY_ID, partition, offset, 0, 1, b"id", b"{}", headers) for partition in (0, 1) for offset in (5, 6)]
     frame = spark.createDataFrame(rows, columns.RECORD).coalesce(1)
-    raised = {(BY_ID, 0): Progress(6).with_setting(FEATURE_LEVEL, REPEATS)}
+    raised = {(BY_ID, 0): Progress(6).with_setting(FEATURE_LEVEL, REPEATS_LEVEL)}
     decoded = requests.decode(frame, enabled_formats(SETTINGS), LIMIT, NATIVE, raised)
     found = {(row.partition, row.offset): (row.kind, row.code, row.callback_topic) for row in decoded.collect()}
     rejected = "rejected", "level-too-low", None

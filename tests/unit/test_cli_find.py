@@ -11,7 +11,7 @@ from tests.harness.command_line import Run
 from tests.harness.constants import Constants
 from timers.cli import timers as command
 from timers.client import AsyncTimersClient
-from timers.core.keys import NEVER
+from timers.core.keys import NOTHING_FIRED
 from timers.core.timer import Origin, Row
 from timers.errors import PublishError
 from timers.process.config.settings import Settings
@@ -161,7 +161,7 @@ def test_a_listed_source_is_the_condition_for_the_version_that_was_listed(is_mov
     timers = SimTimers()
     for delay in (60, 90):  # the second one replaces the first
         timers.schedule("orders", "key", b"v", delay=delay, id="c-17/a")
-    waiting = [each for machine in timers._machines() for each in machine.waiting(NEVER)]
+    waiting = [each for machine in timers._machines() for each in machine.waiting(NOTHING_FIRED)]
     (row,) = [row for _, rows in waiting for row in rows]
     listed = wire.describe(row, DUE_S, "timer-request-by-id", 0, moved=False, with_value=False)
     if is_moved_since:

@@ -27,7 +27,7 @@ from timers.cli.main import cli, main
 from timers.cli.output import Output
 from timers.client import TimersClient
 from timers.core.fired import NOISY, PAUSE, Hold, Moment
-from timers.core.keys import NEVER
+from timers.core.keys import NOTHING_FIRED
 from timers.core.operation import CANCELLED, TOO_LATE, Verdict
 from timers.core.printable import printable
 from timers.errors import SettingsError, TimersError
@@ -542,7 +542,7 @@ def test_the_documented_lines_load_the_completion(shell: str) -> None:
     ("reason", "said"), [(PAUSE, "held by pause 7 since"), (NOISY, "held by many due timers of its topic since")]
 )
 def test_a_look_up_says_that_a_timer_is_held(reason: str, said: str) -> None:
-    hold = Hold("mails", reason, 7, Moment(0, NEVER, 0), 1_700_000_000)
+    hold = Hold("mails", reason, 7, Moment(0, NOTHING_FIRED, 0), 1_700_000_000)
     row = (3, "mails", "k", b"v", None, None)
     timer = query.describe(row, 1_700_000_009, "timer-request", 0, hold, moved=False, with_value=False)
     sentence = timers._sentence({**timer, "state": query.PENDING})

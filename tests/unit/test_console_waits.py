@@ -40,7 +40,7 @@ STARTING = {"error": "this worker is starting"}
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> None:
-    constants(connection, AGAIN_S=0.0)
+    constants(connection, CALL_RETRY_S=0.0)
     constants(kafka_cluster, PAUSES=Pauses(0.01, 2.0), MIN_ATTEMPT_S=0.05)
     constants(topic_offsets, _POLL_S=0.01)
     monkeypatch.setattr(topic_admin, "cluster_id", lambda _: "c-1")

@@ -8,7 +8,7 @@ from tests.harness.list_outbox import ListOutbox
 from tests.simulation.kit import SimClock, SimLog
 from timers.core.counters import (
     LATE,
-    MAX_TOPICS,
+    MAX_COUNTED_TOPICS,
     OTHER_TOPICS,
     RETRIED,
     WAITED,
@@ -19,7 +19,7 @@ from timers.core.counters import (
 )
 from timers.core.limits import Limits
 from timers.core.machine import Machine
-from timers.core.ports import NOTHING, Lost, Output
+from timers.core.ports import NO_OUTPUT, Lost, Output
 from timers.core.progress import Progress
 from timers.core.timer import Row, Tick
 from timers.kafka.request_formats import NATIVE
@@ -62,7 +62,7 @@ def totals(counters: Counters) -> tuple[int, int, dict[str, int]]:
     return counters.fired, counters.retried, counters.dead_lettered
 
 
-NO_OUTPUT: tuple[int, int, dict[str, int]] = (0, 0, {})
+NO_TOTALS: tuple[int, int, dict[str, int]] = (0, 0, {})
 ALL = (7, 1, {"topic-unknown": 1})
 
 
@@ -70,7 +70,7 @@ ALL = (7, 1, {"topic-unknown": 1})
 def test_a_committed_transaction_counts_with_its_lags(late: bool, way: str) -> None:
     counters = Counters()
     fill(counters, Progress(1), late=late)
-    assert totals(counters) == NO_OUTPUT
+    assert totals(counters) == NO_TOTALS
     counters.count_committed(Progress(1))
     assert totals(counters) == ALL
     assert sum(counters.lag[way].counts) == 5
@@ -96,10 +96,10 @@ def test_callbacks_are_counted_by_topic_with_the_lag_of_those_that_waited() -> N
 
 def test_topics_above_the_maximum_are_counted_as_one() -> None:
     counters = Counters()
-    for number in range(MAX_TOPICS + 3):
+    for number in range(MAX_COUNTED_TOPICS + 3):
         counters.transaction.fire(f"topic-{number}", [(10, [(0, f"topic-{number}", None, b"", None, None)])])
         counters.count_committed(Progress(number))
-    assert len(counters.topics) == MAX_TOPICS + 1
+    assert len(counters.topics) == MAX_COUNTED_TOPICS + 1
     assert counters.topics[OTHER_TOPICS].fired == 3
     counters.transaction.fire("topic-0", [(10, [(0, "topic-0", None, b"", None, None)])])
     counters.count_committed(Progress(999))
@@ -127,9 +127,9 @@ def test_an_unknown_commit_without_its_progress_in_the_log_does_not_count(found:
     counters = Counters()
     fill(counters, Progress(1))
     counters.resume(found, 0)
-    assert totals(counters) == NO_OUTPUT
+    assert totals(counters) == NO_TOTALS
     counters.count_committed(found)
-    assert totals(counters) == NO_OUTPUT
+    assert totals(counters) == NO_TOTALS
 
 
 # ---- requests -------------------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class UnreliableOutbox(ListOutbox):
         super().__init__()
         self._dice = dice
 
-    def commit(self, progress: Progress, output: Output = NOTHING) -> None:
+    def commit(self, progress: Progress, output: Output = NO_OUTPUT) -> None:
         fate = self._dice.random()
         if fate < 0.15:
             raise Lost("the request was lost")

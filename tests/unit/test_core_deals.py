@@ -18,7 +18,7 @@ def member(
     **sent: Any,
 ) -> Joined:
     """A reader of ``t`` that says what it had and has; without ``owned``, it says nothing of that."""
-    said = {SUPPORTS: levels.SUPPORTED, RAISED: levels.FIRST, **sent}
+    said = {SUPPORTS: levels.SUPPORTED, RAISED: levels.FIRST_LEVEL, **sent}
     if owned is not None:
         own = [(topic, each) for each in owned]
         said |= says_of_partitions(generation, own, {(topic, each): at for each, at in (stores or {}).items()})

@@ -6,7 +6,7 @@ import pytest
 
 from tests.harness.machines import BY_ID, MachineRig, NativeRig
 from timers.core.fired import Hole
-from timers.core.keys import MAX_OFFSET, NEVER
+from timers.core.keys import MAX_OFFSET, NOTHING_FIRED
 from timers.core.operation import ALREADY_FIRED, UNKNOWN
 from timers.core.progress import Progress
 from timers.core.store_validity import catch_up
@@ -63,7 +63,7 @@ def test_a_repair_of_a_partition_that_has_fired_nothing_changes_nothing() -> Non
     assert Progress(7).without_time() == Progress(7)
     repaired = Progress(7, (900, 3)).without_time()
     assert repaired.without_time() == repaired
-    assert repaired.fired_through == NEVER
+    assert repaired.fired_through == NOTHING_FIRED
 
 
 def test_an_app_whose_time_was_taken_back_is_not_new() -> None:
@@ -85,7 +85,7 @@ def test_an_old_store_forgets_what_has_fired() -> None:
     rows: RowsByDue = {due_s: [(due_s, "t", "k", b"", None, None)] for due_s in (3, 4, 8)}
     store.write(rows, 9)
     assert catch_up(store, Progress(9, (4, MAX_OFFSET)).without_time())
-    assert [due_s for due_s, _ in store.scan(NEVER, 100)] == [8]
+    assert [due_s for due_s, _ in store.scan(NOTHING_FIRED, 100)] == [8]
 
 
 @pytest.mark.parametrize("wipe", [False, True])

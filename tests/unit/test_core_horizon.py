@@ -8,12 +8,12 @@ import pytest
 from tests.harness.machines import BY_ID, ColdOutbox, MachineRig
 from tests.simulation.kit.log import SimRecord
 from timers.core.horizon import is_far, needs_horizon
-from timers.core.keys import NEVER
-from timers.core.levels import REPEATS
+from timers.core.keys import NOTHING_FIRED
+from timers.core.levels import REPEATS_LEVEL
 from timers.core.limits import Limits
 from timers.core.operation import ALREADY_FIRED, CANCELLED, REPLACED
-from timers.core.ports import NOTHING, Output
-from timers.core.progress import HOT_HORIZON, SEAL, Progress
+from timers.core.ports import NO_OUTPUT, Output
+from timers.core.progress import COLD_SEAL, HOT_HORIZON, Progress
 from timers.core.timer import Fetched, Tick
 from timers.kafka.request_formats import NATIVE
 from timers.wire import cold, future
@@ -32,7 +32,7 @@ class NamesOutbox(ColdOutbox):
         super().__init__()
         self.names: list[str | None] = []
 
-    def commit(self, progress: Progress, output: Output = NOTHING) -> None:
+    def commit(self, progress: Progress, output: Output = NO_OUTPUT) -> None:
         super().commit(progress, output)
         self.names += [row[5][0] if row[5] is not None else None for _, rows in output.due for row in rows]
 
@@ -77,7 +77,7 @@ class ColdRig(MachineRig):
 
     @property
     def state(self) -> Any:
-        rows = [row for _, group in self.store.scan(NEVER, 10**12) for row in group]
+        rows = [row for _, group in self.store.scan(NOTHING_FIRED, 10**12) for row in group]
         return rows, sorted(self.store.entries_after(b"", 10**6).entries)
 
     @property
@@ -152,7 +152,7 @@ def test_a_copy_is_read_at_the_level_of_its_request(indexed: bool) -> None:
     rig = ColdRig(indexed=indexed)
     schema_id = "__value_schema_id", b"7"
     before = rig.ask(20, b"x", [schema_id])
-    rig.machine.raise_level(REPEATS)
+    rig.machine.raise_level(REPEATS_LEVEL)
     after = rig.ask(20, b"y", [schema_id])
     rig.tick(15)
     rig.promote(before)
@@ -225,10 +225,10 @@ def test_a_copy_is_remembered_until_no_other_copy_can_be_written() -> None:
 def test_the_seal_key_is_chosen_once() -> None:
     rig = ColdRig()
     sent = rig.ask(20)
-    first = rig.outbox.progress.setting_at(SEAL, 1, 0)
+    first = rig.outbox.progress.setting_at(COLD_SEAL, 1, 0)
     rig.reopen(5)
     rig.ask(30)
-    assert rig.outbox.progress.setting_at(SEAL, 10**9, 0) == first
+    assert rig.outbox.progress.setting_at(COLD_SEAL, 10**9, 0) == first
     assert [each.value for each in rig.outbox.progress.settings if each.name == HOT_HORIZON] == [10, 5]
     rig.promote(sent)
     assert rig.outbox.rejected == []
@@ -241,7 +241,7 @@ def test_without_a_horizon_headers_of_copies_have_no_effect() -> None:
     record = rig.append(b"10000", future.encode("t", "k", b""), forged)
     rig.read_all()
     assert [row[0] for row in rig.state[0]] == [0, record.offset]
-    assert {change.name for change in rig.machine.progress.settings}.isdisjoint({HOT_HORIZON, SEAL})
+    assert {change.name for change in rig.machine.progress.settings}.isdisjoint({HOT_HORIZON, COLD_SEAL})
     assert not needs_horizon(Progress(), 0)
 
 

@@ -8,7 +8,7 @@ from tests.harness.machines import MARKERS, RandomRig
 from tests.simulation.kit import SimClock, SimLog
 from timers.core.index import MAX_SWEEP_ENTRIES, MIN_SWEEP_ENTRIES, Sweeper
 from timers.core.operation import Entry, offset_of
-from timers.core.ports import NOTHING, Output
+from timers.core.ports import NO_OUTPUT, Output
 from timers.core.progress import NamedSnapshot
 from timers.machines.store.memory import MemoryStore
 from timers.wire.formats import marker
@@ -64,7 +64,7 @@ class MarkerOutbox(ListOutbox):
         super().__init__()
         self.log, self.redelivered = log, 0
 
-    def commit(self, progress: Any, output: Output = NOTHING) -> None:
+    def commit(self, progress: Any, output: Output = NO_OUTPUT) -> None:
         super().commit(progress, output)
         for key, value in marker.end_markers([row for _, rows in output.due for row in rows]):
             self.log.append("markers", key, value, partition=0)

@@ -4,7 +4,7 @@ import pytest
 
 from tests.harness.machines import NativeRig
 from tests.simulation.kit.next_level import LEVEL, SHIFT, with_next_level
-from timers.core.levels import FIRST
+from timers.core.levels import FIRST_LEVEL
 from timers.core.ports import Lost
 from timers.core.progress import FEATURE_LEVEL, SettingChange
 from timers.kafka.request_formats import NATIVE
@@ -73,7 +73,7 @@ def test_after_a_failed_raise_the_level_is_the_former_one(rig: Rig) -> None:
     rig.outbox.failing = 1
     with pytest.raises(Lost):
         rig.machine.raise_level(LEVEL)
-    assert rig.machine.progress.level == FIRST
+    assert rig.machine.progress.level == FIRST_LEVEL
     rig.open()
     rig.observe(1)
     rig.accept(5)

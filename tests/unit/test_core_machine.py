@@ -8,7 +8,7 @@ from tests.harness.list_outbox import ListOutbox
 from tests.harness.machines import LIMITS, NativeRig
 from timers.core.keys import MAX_OFFSET
 from timers.core.limits import Limits
-from timers.core.ports import NOTHING, Lost, Output, ReadAgain
+from timers.core.ports import NO_OUTPUT, Lost, Output, ReadAgain
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick
 
@@ -184,7 +184,7 @@ def test_groups_of_many_seconds_are_fired_together() -> None:
     together: list[list[tuple[int, int]]] = []
 
     class Outbox(ListOutbox):
-        def commit(self, progress: Progress, output: Output = NOTHING) -> None:
+        def commit(self, progress: Progress, output: Output = NO_OUTPUT) -> None:
             if output.due:
                 together.append([(due_s, len(rows)) for due_s, rows in output.due])
             super().commit(progress, output)
@@ -215,7 +215,7 @@ def test_the_parts_of_a_fetch_of_late_requests_grow_after_each_transaction() -> 
     """Else each of thousands that arrive together after an outage would wait for hundreds of small transactions."""
 
     class Outbox(ListOutbox):
-        def commit(self, progress: Progress, output: Output = NOTHING) -> None:
+        def commit(self, progress: Progress, output: Output = NO_OUTPUT) -> None:
             super().commit(progress, output)
             self.chunk.committed(0.5, 0.5)
 

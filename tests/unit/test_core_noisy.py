@@ -12,7 +12,7 @@ from timers.core.chunk import OCCURRENCE_COST
 from timers.core.counters import TopicCounters
 from timers.core.fired import NOISY, PAUSE, Hold, Holds, Moment
 from timers.core.held import HeldRows
-from timers.core.keys import NEVER
+from timers.core.keys import NOTHING_FIRED
 from timers.core.limits import ChunkSize
 from timers.core.progress import Progress
 from timers.core.repeating import NOMINAL, REPEAT, VERSION
@@ -95,7 +95,7 @@ def test_the_others_wait_for_the_first_rows_of_a_burst_only(tmp_path: Path) -> N
 def test_a_release_of_timers_that_repeat_is_as_short_as_a_chunk_of_them() -> None:
     """Each next occurrence is found and written while the machines of the other partitions wait."""
     headers = [(REPEAT, b"every=10; from=0"), (VERSION, b"t/0/1"), (NOMINAL, b"11")]
-    store, hold = MemoryStore(), Hold("mail", PAUSE, 1, Moment(0, NEVER, 0), 10, Moment(9_000, (12, 0), 0))
+    store, hold = MemoryStore(), Hold("mail", PAUSE, 1, Moment(0, NOTHING_FIRED, 0), 10, Moment(9_000, (12, 0), 0))
     rows: list[Row] = [(offset, "mail", None, b"", headers, Origin(f"{offset}", 11, 0)) for offset in range(3_000)]
     rows += [(offset, "mail", None, b"", None, None) for offset in range(3_000, 9_000)]
     store.write({}, 9_000, {}, held={11: rows})

@@ -9,8 +9,8 @@ from tests.harness.constants import Constants
 from tests.harness.machines import BY_ID, LIMITS, ColdOutbox, MachineRig
 from tests.simulation.kit import SimRecord
 from timers.core import only_if
-from timers.core.keys import NEVER
-from timers.core.levels import FIRST
+from timers.core.keys import NOTHING_FIRED
+from timers.core.levels import FIRST_LEVEL
 from timers.core.only_if import TIME_ID
 from timers.core.operation import ABSENT, NO_VERSION, cancelled
 from timers.core.ports import Lost
@@ -33,7 +33,7 @@ class Rig(MachineRig):
     def at(self, second: int) -> None:
         """Let the brokers' clock show a second, without a tick for the machine."""
         self.log.clock.now_ms = second * 1000
-        if self.machine.progress.fired_through == NEVER:
+        if self.machine.progress.fired_through == NOTHING_FIRED:
             self.observe(second)
 
     def write(self, id: str, due_s: int | None, condition: str | None = None) -> str:
@@ -55,7 +55,7 @@ class Rig(MachineRig):
     @property
     def waiting(self) -> list[tuple[int, int]]:
         """(due second, offset) of the timers that will fire."""
-        return [(due_s, row[0]) for (due_s, _), rows in self.machine.waiting(NEVER) for row in rows]
+        return [(due_s, row[0]) for (due_s, _), rows in self.machine.waiting(NOTHING_FIRED) for row in rows]
 
     @property
     def recovered(self) -> list[tuple[int, int]]:
@@ -68,7 +68,7 @@ class Rig(MachineRig):
 
 @pytest.fixture
 def rig() -> Rig:
-    return Rig(progress=Progress.first(FIRST))
+    return Rig(progress=Progress.first(FIRST_LEVEL))
 
 
 def test_absent_sets_an_id_once(rig: Rig) -> None:
@@ -388,7 +388,7 @@ def test_find_returns_no_cancelled_or_forgotten_version(rig: Rig) -> None:
 
 
 def rows(rig: Rig) -> list[Row]:
-    return [row for _, group in rig.machine.waiting(NEVER) for row in group]
+    return [row for _, group in rig.machine.waiting(NOTHING_FIRED) for row in group]
 
 
 def test_a_callback_has_no_condition(rig: Rig) -> None:

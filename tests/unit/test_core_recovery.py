@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.harness.machines import LIMITS, NativeRig
-from timers.core.keys import MAX_OFFSET, NEVER
+from timers.core.keys import MAX_OFFSET, NOTHING_FIRED
 from timers.core.limits import Limits
 from timers.core.lineage import Lineage, RecordCount
 from timers.core.ports import ReadAgain
@@ -104,7 +104,7 @@ def test_a_changed_setting_is_committed_with_the_offset_from_which_it_applies() 
 
 def test_a_replay_uses_the_settings_of_the_first_read() -> None:
     settings = History([SettingChange(MAX_REQUEST_BYTES, 0, 100), SettingChange(MAX_REQUEST_BYTES, 1, 10)])
-    rig = NativeRig(progress=Progress(2, NEVER, settings))
+    rig = NativeRig(progress=Progress(2, NOTHING_FIRED, settings))
     rig.ask(5, 5, value=bytes(20))
     rig.machine.accept(rig.fetch())
     assert rig.state[2] == [(5, 0)]

@@ -8,9 +8,9 @@ from tests.harness.list_outbox import ListOutbox
 from tests.harness.machines import LIMITS, SCHEDULES, MachineRig
 from tests.simulation.kit import SimClock, SimLog
 from timers.core.machine import Machine
-from timers.core.ports import NOTHING, Lost, Output
+from timers.core.ports import NO_OUTPUT, Lost, Output
 from timers.core.progress import Progress
-from timers.core.second_barrier import CLEANING_S, SecondBarrier
+from timers.core.second_barrier import UNCOMPACTED_S, SecondBarrier
 from timers.core.steps import State
 from timers.core.store_validity import StoreTooOld
 from timers.machines.store.memory import MemoryStore
@@ -26,7 +26,7 @@ class LogOutbox(ListOutbox):
         super().__init__()
         self._log = log
 
-    def commit(self, progress: Progress, output: Output = NOTHING) -> None:
+    def commit(self, progress: Progress, output: Output = NO_OUTPUT) -> None:
         super().commit(progress, output)
         for row in (row for _, rows in output.due for row in rows):
             self._log.append(TOPIC, schedule.as_published(row).key, None, schedule.tombstone_headers(row[0]), 0)
@@ -243,14 +243,14 @@ def test_a_second_does_not_wait_for_an_end_that_its_log_has_lost() -> None:
 
 def test_a_second_that_waited_long_for_a_compacted_log_is_released_with_a_later_one() -> None:
     """Records that replaced compacted ones may be after the end of the first second."""
-    native, compacted = SecondBarrier(), SecondBarrier(CLEANING_S)
+    native, compacted = SecondBarrier(), SecondBarrier(UNCOMPACTED_S)
     for barrier in (native, compacted):
         barrier.tick(10, 100, 0)
-        barrier.tick(10 + CLEANING_S + 1, 160, 0)
+        barrier.tick(10 + UNCOMPACTED_S + 1, 160, 0)
         barrier.read(100)
     assert (native.second, compacted.second) == (10, None)
     compacted.read(160)
-    assert compacted.second == 10 + CLEANING_S + 1
+    assert compacted.second == 10 + UNCOMPACTED_S + 1
     compacted.tick(20, 170, 160)
     compacted.tick(21, 180, 160)
     compacted.read(170)

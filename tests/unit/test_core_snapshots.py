@@ -9,12 +9,12 @@ import pytest
 
 from tests.harness.memory_store import MemoryStore, MemoryView
 from timers.core import store_validity
-from timers.core.keys import NEVER
-from timers.core.levels import FIRST
+from timers.core.keys import NOTHING_FIRED
+from timers.core.levels import FIRST_LEVEL
 from timers.core.ports import Lost, Page
-from timers.core.progress import FEATURE_LEVEL, SEAL, Doubt, History, NamedSnapshot, Progress, SettingChange
+from timers.core.progress import COLD_SEAL, FEATURE_LEVEL, Doubt, History, NamedSnapshot, Progress, SettingChange
 from timers.core.snapshots import (
-    CHUNK_BYTES,
+    SNAPSHOT_CHUNK_BYTES,
     Footer,
     Place,
     Unreadable,
@@ -96,7 +96,7 @@ def restore(
 
 def progress_of(*snapshots: NamedSnapshot, next_offset: int = 50) -> Progress:
     newest, older = (*snapshots, None, None)[:2]
-    progress = Progress.first(FIRST).with_setting(SEAL, 12345)
+    progress = Progress.first(FIRST_LEVEL).with_setting(COLD_SEAL, 12345)
     return replace(progress, next_offset=next_offset, snapshot=newest, older_snapshot=older)
 
 
@@ -201,7 +201,7 @@ def test_a_footer_says_the_settings_but_not_the_seal() -> None:
     progress = progress_of(named(1, rows=1))
     footer = SimSnapshots(progress, {1: stored((100, 5), applied=40, progress=progress)}).footers[1]
     assert [each.name for each in footer.history] == [FEATURE_LEVEL]
-    later = progress.with_setting(SEAL, 7)
+    later = progress.with_setting(COLD_SEAL, 7)
     check_footer(footer, named(1, rows=1), PLACE, later)
 
 
@@ -226,11 +226,11 @@ def test_a_snapshot_is_due_when_the_log_has_grown_or_little_is_pending() -> None
     mib = 1024 * 1024
     assert not due(Progress(10**5)) and due(Progress(10**5), record_bytes=17 * mib / 10**5)
     assert due(Progress(10**6 + 1)) and not due(Progress(10**6 + 1), record_bytes=1, is_behind=True)
-    large = replace(Progress(1000), snapshot=named(1, 0, 100 * mib // CHUNK_BYTES, 1000))
+    large = replace(Progress(1000), snapshot=named(1, 0, 100 * mib // SNAPSHOT_CHUNK_BYTES, 1000))
     assert not due(large, record_bytes=190 * 1024) and due(large, record_bytes=210 * 1024)
     assert not due(large, 500, 0) and due(large, 400, 0)
     assert not due(large, forgotten=3) and due(large, forgotten=5), "it names 7 keys"
-    no_rows = replace(large, snapshot=named(1, 0, 100 * mib // CHUNK_BYTES, 0))
+    no_rows = replace(large, snapshot=named(1, 0, 100 * mib // SNAPSHOT_CHUNK_BYTES, 0))
     assert not due(no_rows, 0) and due(no_rows, 0, forgotten=100)
 
 
@@ -254,12 +254,12 @@ def test_the_newest_snapshots_of_a_machine_are_found_without_their_names() -> No
 
 
 def test_a_machine_without_progress_goes_on_from_a_footer() -> None:
-    lost, new = progress_of(next_offset=50), Progress.first(FIRST)
+    lost, new = progress_of(next_offset=50), Progress.first(FIRST_LEVEL)
     end = footer(named(1), lost)
     after = progress_from(named(1), end, new)
     assert (after.next_offset, after.fired_through) == (40, (90, 4))
     assert (after.snapshot, after.older_snapshot) == (named(1), None)
-    assert not after.knows(SEAL), "who may read snapshots must not be able to forge copies"
+    assert not after.knows(COLD_SEAL), "who may read snapshots must not be able to forge copies"
     check_footer(end, named(1), PLACE, after)
     assert progress_from(named(1), end, replace(new, next_offset=70)).next_offset == 70, "the group knows more"
 
@@ -269,7 +269,9 @@ def test_a_progress_that_went_back_keeps_what_it_knows() -> None:
     after = progress_from(named(1), footer(named(1), known), known)
     assert after == replace(known, snapshot=named(1))
     repaired = known.without_time()
-    assert progress_from(named(1), footer(named(1), known), repaired).fired_through == NEVER, "its time was wrong"
+    assert progress_from(named(1), footer(named(1), known), repaired).fired_through == NOTHING_FIRED, (
+        "its time was wrong"
+    )
 
 
 def test_a_footer_of_other_settings_is_refused_without_a_seal_too() -> None:

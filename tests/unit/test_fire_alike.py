@@ -9,7 +9,7 @@ import pytest
 from tests.harness.compiled import forms
 from timers.core import repeating, sums
 from timers.core.fired import NOISY, PAUSE, Hold, Moment
-from timers.core.keys import NEVER
+from timers.core.keys import NOTHING_FIRED
 from timers.core.ports import Output
 from timers.core.repeating import LAST, NOMINAL, OWED, REPEAT, TARGET, VERSION, WAYPOINT, Repeats
 from timers.core.timer import DueRows, Origin, Row
@@ -36,7 +36,7 @@ ENDS: list[list[tuple[str, bytes | None]]] = [
     [(OWED, b"%d" % (NOW_S + 10)), (LAST, b"1"), ("user", b"1")],
 ]
 """Last headers of an occurrence."""
-HOLDS = [None, *(Hold("out", reason, 1, Moment(0, NEVER, 0), NOW_S + 1) for reason in (PAUSE, NOISY))]
+HOLDS = [None, *(Hold("out", reason, 1, Moment(0, NOTHING_FIRED, 0), NOW_S + 1) for reason in (PAUSE, NOISY))]
 OTHERS: list[list[tuple[str, bytes | None]] | None] = [
     [(REPEAT, RULES[0]), (VERSION, b"by-id/0/2"), (WAYPOINT, b"%d" % NOW_S), (TARGET, b"out")],
     [(REPEAT, RULES[0]), (VERSION, b"by-id/0/2"), (OWED, b"%d" % NOW_S)],

@@ -30,7 +30,7 @@ from timers.process.config.settings import Settings
 def patient(constants: Constants, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine an answer takes longer, too. No test has brokers."""
     monkeypatch.setattr(module, "asking_admin", SimAdmin)
-    constants(module, ANSWER_S=DEADLINE_S, UNKNOWN_FOR_S=DEADLINE_S)
+    constants(module, ANSWER_S=DEADLINE_S, UNKNOWN_TOPIC_RETRY_S=DEADLINE_S)
 
 
 @pytest.fixture

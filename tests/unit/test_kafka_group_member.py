@@ -572,7 +572,7 @@ async def test_a_deal_of_the_brokers_to_workers_alone_is_followed() -> None:
 
 
 async def test_a_deal_of_a_stranger_that_leads_is_not_followed(constants: Constants) -> None:
-    constants(group_member, SEAL=b"")
+    constants(group_member, SHARE_USER_DATA=b"")
     group = SimGroup(t=2)
     leader, one = Worker(group, "leader"), Worker(group, "one")
     leader.says = {}

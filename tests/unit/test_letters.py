@@ -14,7 +14,7 @@ from timers.cli.output import Output
 from timers.core.timer import Rejected
 from timers.errors import TimersError
 from timers.kafka.request_formats import REQUEST_FORMATS
-from timers.kafka.topic_admin import UNKNOWN_FOR_S
+from timers.kafka.topic_admin import UNKNOWN_TOPIC_RETRY_S
 from timers.offline.dead_letters import letters, retrying
 from timers.offline.dead_letters.letters import COLUMNS, Letter, LetterFilter, LetterLog, Marks, QueueTopics, Span
 from timers.offline.dead_letters.retrying import decide
@@ -252,7 +252,7 @@ def test_workers_know_a_new_topic_before_a_retry(code: str, waits: bool, monkeyp
     retry = retrying.Retry(Settings(), log, LetterFilter(), [Span(0, 0, 6)], Marks(), 0.0, force=False)
     assert [source for _, source in retry.publish(retrier)] == ["timer-request/0/99"]
     assert happened == [*([retrying.NEW_TOPIC_S] if waits else []), "published"]
-    assert retrying.NEW_TOPIC_S > UNKNOWN_FOR_S
+    assert retrying.NEW_TOPIC_S > UNKNOWN_TOPIC_RETRY_S
 
 
 def test_a_dead_letter_with_a_part_of_the_value_is_published_only_with_the_whole_request() -> None:

@@ -15,7 +15,7 @@ from tests.harness.constants import Constants
 from timers.console import history as letter_box
 from timers.console.history import LetterBox, RetryResult
 from timers.console.problems import Problem
-from timers.core.levels import FIRST, RAISED_TO, REPEATS
+from timers.core.levels import FIRST_LEVEL, RAISED_TO_LEVEL, REPEATS_LEVEL
 from timers.core.ports import Lost
 from timers.core.timer import Rejected
 from timers.errors import AccessError, TimersError, UnacknowledgedError
@@ -193,7 +193,8 @@ def test_letters_that_are_written_after_the_look_are_not_retried(box: LetterBox,
 
 
 @pytest.mark.parametrize(
-    ("allowed", "left_out"), [(FIRST, AGAIN), (REPEATS, WITH_ID), (RAISED_TO, WITH_ID), (None, WITH_ID)]
+    ("allowed", "left_out"),
+    [(FIRST_LEVEL, AGAIN), (REPEATS_LEVEL, WITH_ID), (RAISED_TO_LEVEL, WITH_ID), (None, WITH_ID)],
 )
 def test_a_timer_that_repeats_is_judged_at_the_level_that_is_allowed_or_at_the_highest(
     allowed: int | None, left_out: str, box: LetterBox, topics: SimTopics, monkeypatch: pytest.MonkeyPatch

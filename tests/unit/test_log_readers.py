@@ -14,7 +14,7 @@ from aiokafka.errors import (
 from aiokafka.protocol.admin import ListGroupsRequest
 
 from timers.kafka.aiokafka_internals import log_readers, sessions
-from timers.kafka.aiokafka_internals.log_readers import AT_ONCE, UNSTABLE_OFFSET_COMMIT, LogReader
+from timers.kafka.aiokafka_internals.log_readers import GROUPS_A_REQUEST, UNSTABLE_OFFSET_COMMIT, LogReader
 from timers.kafka.aiokafka_internals.other_groups import (
     GROUP_ID_NOT_FOUND,
     DescribeShareGroupOffsets,
@@ -124,9 +124,9 @@ def test_a_broker_that_knows_no_kinds_lists_its_groups(monkeypatch: pytest.Monke
 
 
 def test_many_groups_are_asked_in_few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = SimBroker({f"g{index}": "Classic" for index in range(2 * AT_ONCE + 1)}, {})
+    broker = SimBroker({f"g{index}": "Classic" for index in range(2 * GROUPS_A_REQUEST + 1)}, {})
     assert readers(monkeypatch, broker) == []
-    assert [len(groups) for groups in broker.asked] == [AT_ONCE, AT_ONCE, 1]
+    assert [len(groups) for groups in broker.asked] == [GROUPS_A_REQUEST, GROUPS_A_REQUEST, 1]
 
 
 def trimmer(leaders: dict[int, int] | None) -> LogTrimmer:

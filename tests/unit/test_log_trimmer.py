@@ -13,17 +13,17 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from timers.core.progress import LOG_TRIMMED, NamedSnapshot, Progress
-from timers.core.snapshots import CHUNK_BYTES, Unreadable
+from timers.core.snapshots import SNAPSHOT_CHUNK_BYTES, Unreadable
 from timers.kafka.topics import Cluster
 from timers.machines import log_trimmer
 from timers.machines.log_trimmer import (
     AGAIN_S,
+    DELETE_WITHIN_S,
     LONGEST_PAUSE_S,
     MOST_UNREAD,
     READERS_S,
     ROLL_QUIET_S,
     STEP_S,
-    WITHIN_S,
     Trimmer,
 )
 from timers.machines.verifying import Verified
@@ -180,7 +180,7 @@ def test_what_neither_snapshot_needs_is_deleted_after_a_commit(made: Callable[..
     assert trial.trim() == 1
     (bounds, timeout_s) = trial.brokers.deleted[0]
     assert bounds == {TP: 700, (SNAPSHOT_TOPIC, 1): 4}
-    assert timeout_s == WITHIN_S
+    assert timeout_s == DELETE_WITHIN_S
     assert trial.machine.commits == 1
     assert (trial.metrics.log_start, trial.metrics.trimmed_bytes, trial.metrics.trim_refused) == (700, 70_000, False)
 
@@ -403,7 +403,7 @@ def test_nothing_is_compared_on_a_disk_without_room_for_both_copies(
     trial = made(trims=False)
     older = trial.machine.committed.older_snapshot
     assert older is not None
-    records = shutil.disk_usage(tmp_path).free // CHUNK_BYTES
+    records = shutil.disk_usage(tmp_path).free // SNAPSHOT_CHUNK_BYTES
     large = older._replace(end_offset=older.first_offset + records)
     trial.machine.progress = trial.machine.committed = replace(trial.machine.committed, older_snapshot=large)
     assert (trial.trim(), trial.comparisons, trial.metrics.trim_refused) == (0, 0, True)

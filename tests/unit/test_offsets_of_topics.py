@@ -25,7 +25,7 @@ NO_TOPIC, NO_LEADER = (
 def admin(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> SimAdmin:
     made = SimAdmin(orders=2, strange=1)
     monkeypatch.setattr(topic_offsets, "admin_client", lambda *_: made)
-    constants(topic_offsets, TIMEOUT_S=0.3, _POLL_S=0.01, _SKIP_S=0.1)
+    constants(topic_offsets, OFFSETS_TIMEOUT_S=0.3, _POLL_S=0.01, _SKIP_S=0.1)
     return made
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.harness.memory_store import MemoryStore
-from timers.core.keys import NEVER
+from timers.core.keys import NOTHING_FIRED
 from timers.core.ports import Lost
 from timers.core.progress import Progress, Rescue
 from timers.errors import DoubtfulLog, LogMismatch
@@ -170,7 +170,7 @@ def test_without_a_fence_a_machine_only_reads_ahead_what_takes_a_while(rig: Rig)
     port = Port()
     assert rig.made(port, fences=False).machine == (rig.progress, 7.0)
     assert "fence" not in port.said and "progress of the owner" in port.said
-    for progress in (Progress(LEAST_AHEAD), replace(rig.progress, rescues=(Rescue(30, 50, NEVER),))):
+    for progress in (Progress(LEAST_AHEAD), replace(rig.progress, rescues=(Rescue(30, 50, NOTHING_FIRED),))):
         rig.progress, rig.store = progress, Store()
         assert rig.made(Port(), fences=False) is None
         assert rig.store.closed == 1

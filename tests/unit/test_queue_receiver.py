@@ -233,7 +233,7 @@ def test_a_queue_with_a_client_that_has_lost_all_brokers_is_opened_again(
     transport.must_open_anew = True
     wait_until(lambda: transport.opens == 2, "another opening")
     assert failures == [], "a leader that was away for longer ended nothing"
-    assert (refused, transport.commits, caplog.text.count(lost_brokers.LOST)) == ([], commits, 1)
+    assert (refused, transport.commits, caplog.text.count(lost_brokers.LOST_BROKERS)) == ([], commits, 1)
     with pytest.raises(QueueError, match="delivered again"):
         waiting.result(30)
     with pytest.raises(LeaseLostError):

@@ -366,7 +366,7 @@ def test_topics_that_may_not_be_written_are_asked_for_again(monkeypatch: pytest.
 
 
 def test_a_client_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timers.kafka.leaders.ANSWER_S", 0.0)
+    monkeypatch.setattr("timers.kafka.leaders.LEADER_ANSWER_S", 0.0)
     monkeypatch.setattr("timers.kafka.leaders._GRACE_S", 0.0)
     admin = SimAdmin(a=2)
     admin.offsets = {("a", 1): LOST}

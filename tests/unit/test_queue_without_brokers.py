@@ -22,7 +22,7 @@ WAIT_S = 60.0
 @pytest.fixture
 def refusing(constants: Constants) -> Iterator[str]:
     """An address that refuses connections. Whoever waits for the time-out of a request waits too long."""
-    constants(connection, TIMEOUT_S=10 * WAIT_S)
+    constants(connection, CALL_TIMEOUT_S=10 * WAIT_S)
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{bound.getsockname()[1]}"

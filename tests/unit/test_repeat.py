@@ -12,7 +12,7 @@ import pytest
 
 from tests.harness.repeats import TOPIC, Losing
 from timers.console.figures import DO_NOT_FIRE, judged
-from timers.core.counters import MAX_ZONES, OTHER_ZONES, Counters
+from timers.core.counters import MAX_COUNTED_ZONES, OTHER_ZONES, Counters
 from timers.core.progress import Progress
 from timers.kafka.topics import Cluster
 from timers.process.config.settings import Settings
@@ -306,9 +306,9 @@ def test_timers_whose_zone_is_not_known_are_red_and_all_others_fire(caplog: pyte
 
 def test_a_hostile_client_does_not_fill_the_memory() -> None:
     counters = Counters()
-    for number in range(3 * MAX_ZONES):
+    for number in range(3 * MAX_COUNTED_ZONES):
         counters.transaction.lacking[f"Nowhere/{number}"] = 1
         counters.count_committed(Progress(fired_through=(600, 0)))
-    assert len(counters.lacking) == MAX_ZONES + 1
-    assert counters.lacking[OTHER_ZONES] == (10, 2 * MAX_ZONES, 0)
-    assert counters.zone_unknown == 3 * MAX_ZONES
+    assert len(counters.lacking) == MAX_COUNTED_ZONES + 1
+    assert counters.lacking[OTHER_ZONES] == (10, 2 * MAX_COUNTED_ZONES, 0)
+    assert counters.zone_unknown == 3 * MAX_COUNTED_ZONES

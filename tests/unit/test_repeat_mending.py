@@ -11,7 +11,7 @@ from tests.harness.repeats import MENDED_S, NOW_S, TOPIC, Losing
 from timers.core.fired import PAUSE, Hold, Holds, Moment
 from timers.core.index import Sweeper
 from timers.core.keys import MAX_OFFSET
-from timers.core.mending import LOOK_S, MOST_ROWS, StandingStill
+from timers.core.mending import MOST_ROWS, SEARCH_INTERVAL_S, StandingStill
 from timers.core.operation import Entry, defined, repeated
 from timers.core.ports import Deleted, Lost, TooMuch
 from timers.core.progress import History, Progress
@@ -134,7 +134,7 @@ def test_a_timer_whose_next_occurrence_is_not_readable_yet_does_not_end(monkeypa
     sim.lose(1)
     end = len(sim.log) + 1
     monkeypatch.setattr(SimKafka, "read_again", lambda kafka, sources, _: dict.fromkeys(sources, Deleted(end)))
-    sim.wait(MENDED_S + 5 * LOOK_S)
+    sim.wait(MENDED_S + 5 * SEARCH_INTERVAL_S)
     assert not sim.dead_letters
     assert len(sim.log) == 1
     sim._append(TOPIC, hidden.key, hidden.value, hidden.headers)
@@ -152,7 +152,7 @@ def test_a_timer_ends_once_all_is_read_that_the_log_had(monkeypatch: pytest.Monk
     monkeypatch.setattr(SimKafka, "read_again", ahead)
     sim.wait(MENDED_S)
     assert not sim.dead_letters
-    for _ in range(LOOK_S // 10 + 1):
+    for _ in range(SEARCH_INTERVAL_S // 10 + 1):
         sim._append(TOPIC, b"c", b"x", [(h.TIMER_TOPIC, b"out"), (h.TIMER_DUE, b"%d" % (NOW_S + 10**6))])
         sim.wait(10)
     assert len(sim.dead_letters) == 1
@@ -280,7 +280,7 @@ def test_what_cannot_be_read_now_is_looked_at_a_minute_later(monkeypatch: pytest
     monkeypatch.setattr(SimKafka, "read_again", silent)
     while not asked:
         sim.wait(1)
-    sim.wait(LOOK_S + 1)
+    sim.wait(SEARCH_INTERVAL_S + 1)
     assert len(sim.log) == 2
 
 
@@ -335,4 +335,6 @@ def test_very_many_that_stand_still_are_found_within_seconds() -> None:
     for second in range(6):
         still.look((), progress, NOW_S + 500 + second)
     assert len({id for id, _, _ in sweeper.swept.suspects}) == number
-    assert sweeper.swept.look_s == NOW_S + 505 + LOOK_S, "they are looked for every second only while there are more"
+    assert sweeper.swept.look_s == NOW_S + 505 + SEARCH_INTERVAL_S, (
+        "they are looked for every second only while there are more"
+    )

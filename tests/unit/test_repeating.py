@@ -9,11 +9,11 @@ import pytest
 from tests.harness.repeats import NOW_S, TOPIC, Sim, after
 from timers.client import TimerRequest
 from timers.core.fired import NOISY, PAUSE, Hold, Moment
-from timers.core.keys import NEVER
-from timers.core.levels import HOLDS, REPEATS
+from timers.core.keys import NOTHING_FIRED
+from timers.core.levels import HOLDS_LEVEL, REPEATS_LEVEL
 from timers.core.operation import defined, repeated, repeating, request_of
 from timers.core.ports import Output
-from timers.core.repeating import FAR_S, ZONE_RETRY_S, Repeats, ZoneUnknown, occurrence_row
+from timers.core.repeating import WAYPOINT_AFTER_S, ZONE_RETRY_S, Repeats, ZoneUnknown, occurrence_row
 from timers.core.timer import Decoded, Origin, Row
 from timers.errors import InvalidTimerError
 from timers.kafka.request_formats import enabled_formats
@@ -206,7 +206,7 @@ def test_far_occurrences_are_reached_by_waypoints() -> None:
     fired = sim.advance(86_400 * 2000)
     assert [f"{datetime.fromtimestamp(each.due_s, UTC):%Y-%m-%d}" for each in fired] == ["2024-02-29", "2028-02-29"]
     due = [int(h.last(each.headers, h.TIMER_DUE) or 0) for each in sim._kafka.records if each.topic == TOPIC][1:]
-    assert max(b - a for a, b in itertools.pairwise(due)) <= FAR_S + 1
+    assert max(b - a for a, b in itertools.pairwise(due)) <= WAYPOINT_AFTER_S + 1
 
 
 def test_the_spread_delays_each_id_by_its_own_share() -> None:
@@ -234,7 +234,7 @@ def test_the_store_keeps_what_the_index_knows_of_it(is_last: bool) -> None:
 # ---- reading --------------------------------------------------------------------------------------------------------
 
 
-def read(headers: Sequence[tuple[str, bytes]], level: int = REPEATS, value: bytes | None = b"x") -> Decoded:
+def read(headers: Sequence[tuple[str, bytes]], level: int = REPEATS_LEVEL, value: bytes | None = b"x") -> Decoded:
     record = RequestRecord(7, b"a", value, [(h.TIMER_TOPIC, b"out"), *headers], NOW_S * 1000, 1)
     return BY_ID.decoder(level, rejects_overdue=False)([record], 1_000_000)
 
@@ -310,18 +310,18 @@ def test_the_reason_is_in_the_code() -> None:
 
 def test_below_the_level_records_are_read_as_before() -> None:
     definition = [(h.TIMER_REPEAT, b"every=10")]
-    assert read(definition, HOLDS).rejected[0].code == "level-too-low"
+    assert read(definition, HOLDS_LEVEL).rejected[0].code == "level-too-low"
     due = [*definition, (h.TIMER_DUE, b"%d" % (NOW_S + 5))]
-    assert [*read(due, HOLDS).rows] == [NOW_S + 5], "unknown headers were dropped"
+    assert [*read(due, HOLDS_LEVEL).rows] == [NOW_S + 5], "unknown headers were dropped"
     own = [(h.TIMER_REPEAT, b"every=10")]
     cancel = RequestRecord(7, b"a", None, own, NOW_S * 1000, 1)
-    for level, operations in ((HOLDS, 1), (REPEATS, 0)):
+    for level, operations in ((HOLDS_LEVEL, 1), (REPEATS_LEVEL, 0)):
         assert len(BY_ID.decoder(level, rejects_overdue=False)([cancel], 1000).operations) == operations
 
 
 def test_a_definition_without_append_time_is_refused() -> None:
     record = RequestRecord(7, b"a", b"x", [(h.TIMER_TOPIC, b"out"), (h.TIMER_REPEAT, b"every=10")], NOW_S * 1000, 0)
-    decoded = BY_ID.decoder(REPEATS, rejects_overdue=False)([record], 1000)
+    decoded = BY_ID.decoder(REPEATS_LEVEL, rejects_overdue=False)([record], 1000)
     assert [each.code for each in decoded.rejected] == ["repeat-without-append-time"]
 
 
@@ -333,11 +333,11 @@ def test_what_has_not_fired_is_rebuilt_as_a_definition_and_what_has_as_a_single_
     assert h.TIMER_DUE not in dict(headers)
     assert dict(headers)[h.TIMER_WAYPOINT] == b"%d" % (int(OCCURRENCE[-1][1]) - 1), "up to here all is decided"
     again = RequestRecord(9, b"a", value, [*headers, (h.TIMER_AGAIN, b"5")], NOW_S * 1000, 1)
-    assert [*BY_ID.decoder(REPEATS, rejects_overdue=False)([again], 1000).definitions] == [9]
+    assert [*BY_ID.decoder(REPEATS_LEVEL, rejects_overdue=False)([again], 1000).definitions] == [9]
     published = RequestRecord(
         9, b"a", b"x", [(h.TIMER_TOPIC, b"out"), *OCCURRENCE, (h.TIMER_AGAIN, b"5")], (NOW_S + 60) * 1000, 1
     )
-    decoded = BY_ID.decoder(REPEATS, rejects_overdue=False)([published], 1000)
+    decoded = BY_ID.decoder(REPEATS_LEVEL, rejects_overdue=False)([published], 1000)
     assert not decoded.follows
     assert decoded.rows[NOW_S + 10][0][5] is None, "a single timer without an id"
 
@@ -407,7 +407,7 @@ def test_where_the_zone_is_not_known_the_occurrence_is_sent_and_a_waypoint_follo
 
 
 def hold_of(reason: str, since_s: int = NOW_S) -> Hold | None:
-    return Hold("out", reason, 7, Moment(0, NEVER, 0), since_s) if reason else None
+    return Hold("out", reason, 7, Moment(0, NOTHING_FIRED, 0), since_s) if reason else None
 
 
 @pytest.mark.parametrize(("reason_of_hold", "sent", "reason"), [(PAUSE, NOW_S + 500, "held"), (NOISY, NOW_S, "")])

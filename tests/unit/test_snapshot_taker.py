@@ -17,10 +17,10 @@ from confluent_kafka import KafkaError, KafkaException
 
 from tests.harness.memory_store import MemoryStore
 from timers.core.index import Sweeper, Swept
-from timers.core.levels import FIRST
+from timers.core.levels import FIRST_LEVEL
 from timers.core.ports import Lost
 from timers.core.progress import FEATURE_LEVEL, NamedSnapshot, Progress
-from timers.core.snapshots import CHUNK_BYTES, LEAST_BYTES, Place, Unreadable
+from timers.core.snapshots import LEAST_BYTES, SNAPSHOT_CHUNK_BYTES, Place, Unreadable
 from timers.core.steps import State
 from timers.kafka.snapshot_log import Unwritten
 from timers.machines import snapshot_taker
@@ -154,7 +154,7 @@ class SimSystem:
 
 def progress_at(next_offset: int, named: NamedSnapshot | None = NAMED) -> Progress:
     progress = Progress(next_offset, snapshot=named, older_snapshot=named and named._replace(number=6, first_offset=0))
-    return progress.with_setting(FEATURE_LEVEL, FIRST)
+    return progress.with_setting(FEATURE_LEVEL, FIRST_LEVEL)
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_the_first_snapshot_in_a_new_topic_is_not_deleted_below_a_former_offset(
 
 
 def test_a_snapshot_of_ids_that_were_forgotten_since_is_replaced_once(made: Callable[..., SimSystem]) -> None:
-    records = 2 * LEAST_BYTES // CHUNK_BYTES
+    records = 2 * LEAST_BYTES // SNAPSHOT_CHUNK_BYTES
     large = NAMED._replace(end_offset=NAMED.first_offset + records, keys=1000, rows=2)
     system = made(progress_at(1000, large))
     system.look()
@@ -457,7 +457,7 @@ def test_others_get_theirs_during_a_comparison(made: Callable[..., SimSystem], m
     def trim(tp: Any, log: Any, record_bytes: float, check: Callable[[], None]) -> None:
         check()
         assert "write 2000" not in system.did, "they were looked at just now"
-        monkeypatch.setattr(snapshot_taker, "LOOK_S", -1.0)
+        monkeypatch.setattr(snapshot_taker, "SNAPSHOT_LOOK_S", -1.0)
         check()
         assert system.did.count("write 2000") == 1
         assert other.machine.committed.snapshot == NAMED._replace(number=8, applied=2000, first_offset=20)

@@ -19,7 +19,7 @@ PAUSE = Command(1, "mails", True)
 
 @pytest.fixture
 def openings(constants: Constants) -> Any:
-    constants(commands, LOOK_S=0.001, OPENING_S=0.0)
+    constants(commands, TARGETS_LOOK_S=0.001, TARGETS_START_WAIT_S=0.0)
 
     def submit(answer: Any) -> Future[Any]:
         done = Future[Any]()

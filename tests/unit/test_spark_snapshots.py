@@ -157,7 +157,7 @@ def test_an_end_does_not_wait_for_a_look_that_hangs(snapshots: Snapshots, consta
         begun.set()
         go_on.wait()
 
-    constants(engine_snapshots, CLOSE_S=0.05, LOOK_S=0.0)
+    constants(engine_snapshots, CLOSE_S=0.05, SNAPSHOT_LOOK_S=0.0)
     snapshots._taker.look = look  # type: ignore[method-assign]
     snapshots.runner(TP, machine_at(9))
     assert begun.wait(DEADLINE_S)

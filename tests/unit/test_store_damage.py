@@ -10,7 +10,7 @@ import pytest
 
 from tests.harness.constants import Constants
 from tests.harness.store_damage import Requests, images, run, wait_for_background_jobs
-from timers.core.keys import NEVER
+from timers.core.keys import NOTHING_FIRED
 from timers.core.ports import Lost
 from timers.core.timer import Row
 from timers.errors import StoreError
@@ -73,8 +73,8 @@ def flip(file: Path, share: float) -> None:
 
 
 READS: dict[str, Callable[[RocksStore], Any]] = {
-    "scan": lambda store: sum(len(rows) for _, rows in store.scan(NEVER, TIMERS)),
-    "waiting": lambda store: sum(len(rows) for _, rows in store.waiting(NEVER)),
+    "scan": lambda store: sum(len(rows) for _, rows in store.scan(NOTHING_FIRED, TIMERS)),
+    "waiting": lambda store: sum(len(rows) for _, rows in store.waiting(NOTHING_FIRED)),
     "entries": lambda store: store.entries([b"id-%06d" % offset for offset in range(TIMERS)]),
     "entries_after": lambda store: store.entries_after(b"", TIMERS),
     "drop_through": lambda store: store.drop_through((TIMERS, 0), TIMERS),

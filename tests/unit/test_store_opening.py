@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from timers.core.keys import NEVER
-from timers.core.levels import FIRST
+from timers.core.keys import NOTHING_FIRED
+from timers.core.levels import FIRST_LEVEL
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
 from timers.errors import StoreError
@@ -71,7 +71,7 @@ class SimProgressLog:
 
     def level_of_new_machines(self) -> int:
         self._answer("level_of_new_machines")
-        return FIRST
+        return FIRST_LEVEL
 
     def close(self) -> None:
         SimProgressLog.opened -= 1
@@ -167,8 +167,8 @@ def test_a_closed_store_can_be_opened_although_it_is_iterated(read: str, open_ag
     store.write({7: [(3, "t", "k", b"", None, None)]}, 4)
     database: Any = store._db
     iterators: dict[str, Callable[[], Iterator[Any]]] = {
-        "scan": lambda: store.scan(NEVER, 9),
-        "waiting": lambda: store.waiting(NEVER),
+        "scan": lambda: store.scan(NOTHING_FIRED, 9),
+        "waiting": lambda: store.waiting(NOTHING_FIRED),
         "items": lambda: database.items(b"", ROWS_END),
         "_keys": lambda: database._keys(b""),
     }

@@ -13,7 +13,7 @@ import pytest
 
 from tests.harness.memory_store import MemoryView
 from tests.harness.snapshots import Records, records_of
-from timers.core.keys import NEVER
+from timers.core.keys import NOTHING_FIRED
 from timers.core.ports import Lost, Page
 from timers.core.progress import LOG_CUT, History, NamedSnapshot, Progress, Rescue, SettingChange
 from timers.core.snapshots import Footer, Unreadable, bytes_of_snapshot
@@ -94,7 +94,7 @@ class Rig:
         named = []
         for number in (1, 2):
             store.write({due_s: [row(due_s)] for due_s in range(20 * number - 20, 20 * number)}, 20 * number)
-            records, one = records_of(store.view(), NEVER, number)
+            records, one = records_of(store.view(), NOTHING_FIRED, number)
             SimSnapshotLog.records[number] = records
             named.append(one)
         store.close()
@@ -149,7 +149,7 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
 
 
 def held(store: RocksStore) -> tuple[int, list[int]]:
-    found = store.applied, [each[0] for _, rows in store.scan(NEVER, 10**9) for each in rows]
+    found = store.applied, [each[0] for _, rows in store.scan(NOTHING_FIRED, 10**9) for each in rows]
     store.close()
     return found
 
@@ -245,7 +245,7 @@ def test_a_store_that_holds_what_its_log_has_lost_at_its_end_is_kept(rig: Rig) -
     store.write({99: [row(35)]}, 36)
     store.close()
     settings = History([SettingChange(LOG_CUT, 30, 1)])
-    assert held(rig.restore(rescues=(Rescue(30, 50, NEVER),), settings=settings)) == (36, [35])
+    assert held(rig.restore(rescues=(Rescue(30, 50, NOTHING_FIRED),), settings=settings)) == (36, [35])
 
 
 def copies(rig: Rig) -> list[str]:
@@ -345,7 +345,7 @@ def test_a_snapshot_with_a_value_that_cannot_be_decoded_is_not_taken_for_a_damag
     items = dict(view)
     items[key] = b"\xc1"
     view.close()
-    records, newest = records_of(MemoryView(40, 1, (), sorted(items.items())), NEVER, 2)
+    records, newest = records_of(MemoryView(40, 1, (), sorted(items.items())), NOTHING_FIRED, 2)
     store.close()
     Database.wipe(store_path(rig.settings, TP))
     SimSnapshotLog.records[2] = records
@@ -381,7 +381,7 @@ def test_a_machine_without_progress_stops_if_a_snapshot_says_that_it_is_not_new(
         rig.reopened(Progress.first(5), 17, APP, is_new=True)
     rig.accept("timer-request/3")
     opened = rig.reopened(Progress.first(5), 17, APP, is_new=True)
-    assert (opened.progress.next_offset, opened.progress.fired_through) == (40, NEVER)
+    assert (opened.progress.next_offset, opened.progress.fired_through) == (40, NOTHING_FIRED)
     assert opened.progress.snapshot == rig.progress.snapshot
     assert held(opened.store) == (40, [*range(40)]), "nothing says what has fired"
     assert held(rig.reopened(opened.progress, 17).store) == (40, [*range(40)]), "it is named again"
@@ -434,7 +434,7 @@ def test_a_snapshot_of_a_compacted_topic_is_used_while_it_is_new(now_s: int | No
     store = rig.opened()
     store.write({99: [row(39)]}, 40)
     store.note_read_through(1000)
-    records, newest = records_of(store.view(), NEVER, 3)
+    records, newest = records_of(store.view(), NOTHING_FIRED, 3)
     store.close()
     Database.wipe(store_path(rig.settings, TP))
     SimSnapshotLog.records = {3: records}

@@ -14,7 +14,7 @@ import pytest
 from rocksdict import Rdict
 
 from tests.harness.constants import Constants
-from timers.core.keys import NEVER
+from timers.core.keys import NOTHING_FIRED
 from timers.core.operation import defined, repeated, repeating
 from timers.core.progress import SettingChange
 from timers.core.timer import Row
@@ -98,7 +98,7 @@ def test_many_rows_of_one_second_are_several_entries(tmp_path: Path, constants: 
     constants(layout, GROUP_ROWS=4, GROUP_BYTES=30)
     store = opened(tmp_path / "s")
     store.write({5: [row(offset) for offset in range(10)], 6: [row(offset, bytes(20)) for offset in range(10, 14)]}, 14)
-    groups = [(due_s, len(rows)) for due_s, rows in store.scan(NEVER, 10)]
+    groups = [(due_s, len(rows)) for due_s, rows in store.scan(NOTHING_FIRED, 10)]
     assert groups[:3] == [(5, 4), (5, 4), (5, 2)]
     assert [due_s for due_s, _ in groups[3:]] == [6] * 4
     store.close()
@@ -109,13 +109,13 @@ def test_a_part_of_the_last_entry_is_deleted(tmp_path: Path, entries: int) -> No
     store = opened(tmp_path / "s")
     for number in range(entries):
         store.write({number: [row(4 * number + index) for index in range(4)]}, 4 * number + 4)
-    groups = list(store.scan(NEVER, entries))
+    groups = list(store.scan(NOTHING_FIRED, entries))
     due_s, rows = groups[-1]
     store.delete((due_s, rows[0][0]), 4 * entries - 3, rows[1:])
     assert list(store.scan((due_s, rows[0][0]), entries)) == [(due_s, rows[1:])]
     assert (store.pending, store.oldest_due_s()) == (3, due_s)
     store.delete((due_s, rows[3][0]), 3)
-    assert list(store.scan(NEVER, entries)) == []
+    assert list(store.scan(NOTHING_FIRED, entries)) == []
     store.close()
 
 
@@ -125,9 +125,9 @@ def test_delete_works_for_few_and_for_many_entries(tmp_path: Path, entries: int)
     for number in range(entries):
         store.write({number: [row(2 * number), row(2 * number + 1)]}, 2 * number + 2)
     store.write({entries: [row(2 * entries)]}, 2 * entries + 1)
-    fired = [(due_s, rows[-1][0], len(rows)) for due_s, rows in store.scan(NEVER, entries - 1)]
+    fired = [(due_s, rows[-1][0], len(rows)) for due_s, rows in store.scan(NOTHING_FIRED, entries - 1)]
     store.delete((fired[-1][0], fired[-1][1]), sum(count for _, _, count in fired))
-    assert [(due_s, len(rows)) for due_s, rows in store.scan(NEVER, 10**6)] == [(entries, 1)]
+    assert [(due_s, len(rows)) for due_s, rows in store.scan(NOTHING_FIRED, 10**6)] == [(entries, 1)]
     assert (store.pending, store.oldest_due_s()) == (1, entries)
     store.close()
 
@@ -135,10 +135,10 @@ def test_delete_works_for_few_and_for_many_entries(tmp_path: Path, entries: int)
 def test_entries_after_the_last_possible_second_are_not_rows(tmp_path: Path) -> None:
     store = opened(tmp_path / "s")
     store.write({99_999_999_999: [row(0)]}, 1)
-    assert [due_s for due_s, _ in store.scan(NEVER, 10**12)] == [99_999_999_999]
+    assert [due_s for due_s, _ in store.scan(NOTHING_FIRED, 10**12)] == [99_999_999_999]
     store.delete((99_999_999_999, 0), 1)
     assert store.oldest_due_s() is None
-    assert list(store.scan(NEVER, 10**12)) == []
+    assert list(store.scan(NOTHING_FIRED, 10**12)) == []
     store.close()
 
 
@@ -189,7 +189,7 @@ def test_all_stores_share_one_memory_limit(tmp_path: Path) -> None:
             sleep(0.002)  # RocksDB's threads need the core
     assert peak > 4 * MIB
     for store in stores:
-        assert sum(len(rows) for _, rows in store.scan(NEVER, 100)) == 12
+        assert sum(len(rows) for _, rows in store.scan(NOTHING_FIRED, 100)) == 12
         store.close()
     assert memory.cache.get_usage() <= 16 * MIB
 
@@ -223,7 +223,7 @@ def test_after_a_failed_flush_a_write_raises_one_sentence_and_the_store_is_older
     assert str(path) in sentence and os.strerror(errno.EFBIG) in sentence and "ulimit -f" in sentence
     assert "Nothing was deleted" in sentence and "\n" not in sentence
     again = opened(path)
-    assert (again.applied, list(again.scan(NEVER, 10))) == (0, [])
+    assert (again.applied, list(again.scan(NOTHING_FIRED, 10))) == (0, [])
     again.close()
 
 
@@ -302,7 +302,7 @@ def test_the_rest_of_a_group_stays_also_if_the_scan_has_read_further(tmp_path: P
     """A machine reads one group more before it fires, to know where a run of groups ends."""
     store = opened(tmp_path / "s")
     store.write({5: [row(0), row(1), row(2)], 6: [row(3)]}, 4)
-    scanned = store.scan(NEVER, 9)
+    scanned = store.scan(NOTHING_FIRED, 9)
     (_, group), _ = next(scanned), next(scanned)
     scanned.close()  # type: ignore[attr-defined]
     store.delete((5, 0), 1, group[1:])
@@ -319,7 +319,7 @@ def test_a_failure_of_what_is_passed_over_is_none_of_the_store(tmp_path: Path) -
     store = RocksStore.open(tmp_path / "store", "here", RocksMemory(2**20))
     store.write({1: [(7, "mail", "k", b"", None, None)]}, 8)
     with pytest.raises(ValueError, match="1, 'mail', 7, 7, 1"):
-        list(store.scan(NEVER, 9, fails))
+        list(store.scan(NOTHING_FIRED, 9, fails))
     store.close()
     again = RocksStore.open(tmp_path / "store", "here", RocksMemory(2**20))
     assert again.pending == 1

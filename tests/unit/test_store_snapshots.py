@@ -10,7 +10,7 @@ import pytest
 
 from tests.harness.snapshots import records_of, restored
 from tests.harness.store_damage import Requests, SimulatedWorker, flip
-from timers.core.keys import NEVER
+from timers.core.keys import NOTHING_FIRED
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Row
@@ -45,7 +45,7 @@ def test_a_view_stays_as_it_was_while_the_machine_writes_deletes_and_compacts(tm
     """Each version of rocksdict that is allowed must pass: its ``Rdict.snapshot()`` does not."""
     store = opened(tmp_path / "s")
     fill(store)
-    before = list(store.scan(NEVER, TIMERS))
+    before = list(store.scan(NOTHING_FIRED, TIMERS))
     view = store.view()
     rdict = store._db.rdict
     ends = threading.Event()
@@ -59,7 +59,7 @@ def test_a_view_stays_as_it_was_while_the_machine_writes_deletes_and_compacts(tm
 
     thread = threading.Thread(target=lambda: read.extend(reading()))
     thread.start()
-    for due_s, _ in store.scan(NEVER, 999):  # half of them fire, in one range
+    for due_s, _ in store.scan(NOTHING_FIRED, 999):  # half of them fire, in one range
         last = due_s, 10 * due_s + 9
     store.delete(last, 10_000)
     rdict.flush()
@@ -72,7 +72,7 @@ def test_a_view_stays_as_it_was_while_the_machine_writes_deletes_and_compacts(tm
     assert (view.applied, view.rows) == (TIMERS, TIMERS)
     again = opened(tmp_path / "again")
     again.restore([read], view.applied, view.history)
-    assert list(again.scan(NEVER, TIMERS)) == before
+    assert list(again.scan(NOTHING_FIRED, TIMERS)) == before
     for each in (again, store):
         each.close()
 

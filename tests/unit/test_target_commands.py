@@ -8,9 +8,9 @@ import pytest
 
 from tests.harness.constants import Constants
 from timers.cli import pending
-from timers.core.fired import MOST_PAUSES, NOISY, Command, Hold, Holds, Moment
-from timers.core.keys import NEVER
-from timers.core.levels import FIRST, HOLDS
+from timers.core.fired import MAX_PAUSES, NOISY, Command, Hold, Holds, Moment
+from timers.core.keys import NOTHING_FIRED
+from timers.core.levels import FIRST_LEVEL, HOLDS_LEVEL
 from timers.core.progress import Progress
 from timers.errors import TargetError, TimersError
 from timers.offline import targets as offline
@@ -22,12 +22,12 @@ from timers.worker.consumer import target_watch
 from timers.worker.consumer.target_watch import TargetWatch
 
 NOW_S = 1_900_000_000
-BEGIN = Moment(5, NEVER, 0)
+BEGIN = Moment(5, NOTHING_FIRED, 0)
 TP = ("timer-request", 0)
 
 
 def progress(*holds: Hold, taken: int = 0) -> Progress:
-    return replace(Progress.first(HOLDS), holds=Holds(holds), taken=taken, fired_through=(NOW_S, 1))
+    return replace(Progress.first(HOLDS_LEVEL), holds=Holds(holds), taken=taken, fired_through=(NOW_S, 1))
 
 
 def hold(target: str, number: int, **fields: Any) -> Hold:
@@ -36,7 +36,7 @@ def hold(target: str, number: int, **fields: Any) -> Hold:
 
 def found(*progresses: Progress, known: tuple[Command, ...] = ()) -> Found:
     targets = Targets({each.target: Target(each) for each in known}, {})
-    return Found(targets, {("timer-request", at): each for at, each in enumerate(progresses)}, (), HOLDS)
+    return Found(targets, {("timer-request", at): each for at, each in enumerate(progresses)}, (), HOLDS_LEVEL)
 
 
 def paused(there: Found, target: str = "mails", **how: Any) -> Command:
@@ -90,24 +90,24 @@ def test_what_the_settings_allow_is_paused_and_what_they_allowed_is_resumed() ->
 
 def test_partitions_below_the_level_are_named() -> None:
     with pytest.raises(TargetError, match="timer-request/1 is below feature level 10"):
-        paused(found(progress(), Progress.first(FIRST)))
+        paused(found(progress(), Progress.first(FIRST_LEVEL)))
     with pytest.raises(TargetError, match="timer-request/7 is below"):
-        paused(found(progress())._replace(missing=(("timer-request", 7),), level_of_missing=FIRST))
+        paused(found(progress())._replace(missing=(("timer-request", 7),), level_of_missing=FIRST_LEVEL))
 
 
 def test_no_more_are_paused_than_a_machine_holds() -> None:
-    full = found(progress(*(hold(f"t{at}", at + 1) for at in range(MOST_PAUSES))))
+    full = found(progress(*(hold(f"t{at}", at + 1) for at in range(MAX_PAUSES))))
     with pytest.raises(TargetError, match=r"timer-request/0 has 32 pauses.* timers targets resume t0"):
         paused(full)
-    released = (hold("orders", at, end=BEGIN, resumed_s=NOW_S) for at in range(MOST_PAUSES))
+    released = (hold("orders", at, end=BEGIN, resumed_s=NOW_S) for at in range(MAX_PAUSES))
     with pytest.raises(TargetError, match=r"wait until the held timers of orders are sent$"):
         paused(found(progress(), progress(*released)))
-    asked = tuple(Command(at + 1, f"t{at}", True) for at in range(MOST_PAUSES))
+    asked = tuple(Command(at + 1, f"t{at}", True) for at in range(MAX_PAUSES))
     for there in (found(progress(), known=asked), found(known=asked)._replace(missing=(TP,))):
         with pytest.raises(TargetError, match="has 32 pauses"):
             paused(there)
     ended = tuple(command._replace(until_s=NOW_S) for command in asked)
-    assert paused(found(progress(), known=ended)).number == MOST_PAUSES + 1
+    assert paused(found(progress(), known=ended)).number == MAX_PAUSES + 1
     assert paused(full._replace(progress={TP: progress(hold("mails", 1))})).number == 2  # it is paused: a change
 
 

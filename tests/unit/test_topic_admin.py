@@ -27,7 +27,7 @@ def test_create_if_missing_waits_some_time_until_the_brokers_show_the_topic(
     """The controller answers before the brokers have the topic in their metadata."""
     now_s, left = count(), iter(shown)
     monkeypatch.setattr(connection, "metadata", lambda *_: None)
-    constants(connection, AGAIN_S=0)
+    constants(connection, CALL_RETRY_S=0)
     monkeypatch.setattr(connection, "partitions_of", lambda *_: next(left))
     monkeypatch.setattr(topic_admin, "create", lambda *_: is_new)
     monkeypatch.setattr(topic_admin, "monotonic", lambda: float(next(now_s)))

@@ -18,7 +18,7 @@ from timers.client.request import TimerRequest
 from timers.console.kafka_cluster import WorkerAnswer
 from timers.console.web import page
 from timers.core.fired import Command
-from timers.core.printable import UNSAFE
+from timers.core.printable import UNSAFE_CHARACTERS
 from timers.core.timer import Rejected
 from timers.offline.dead_letters.letters import Letter
 from timers.queue.inspection import PartitionStats, QueueStats
@@ -142,7 +142,7 @@ async def test_scripts_follow_the_same_rule() -> None:
     async with console(hostile_cluster(), **IDS) as client:
         text = await text_of(client, "/live", params={"topics": "t"})
     rule = re.search(r'<html lang="en" data-unsafe="([^"]+)"', text)
-    assert rule is not None and unescape(rule[1]) == UNSAFE and UNSAFE.isascii()
+    assert rule is not None and unescape(rule[1]) == UNSAFE_CHARACTERS and UNSAFE_CHARACTERS.isascii()
     assert text.index("printable.js") < text.index("live.js")
     script = page._files()["printable.js"].decode()
     assert f'data-whole="{page.WHOLE}"' in text and f"<= {page.WHOLE}" not in script and "dataset.whole" in script

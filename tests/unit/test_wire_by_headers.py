@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from timers.core.levels import FIRST, RAISED_TO
+from timers.core.levels import FIRST_LEVEL, RAISED_TO_LEVEL
 from timers.core.timer import Origin, Rejected
 from timers.kafka.request_formats import NATIVE, REQUEST_FORMATS, enabled_formats
 from timers.offline.dead_letters.letters import Letter
@@ -25,11 +25,11 @@ def record(key: bytes | None, value: bytes | None, *headers: Header) -> RequestR
     return RequestRecord(3, key, value, list(headers), 1_000)
 
 
-def by_key(value: bytes | None, *headers: Header, level: int = FIRST) -> Any:
+def by_key(value: bytes | None, *headers: Header, level: int = FIRST_LEVEL) -> Any:
     return NATIVE.decoder(level, rejects_overdue=False)([record(b"9", value, *headers)], 1_000)
 
 
-def by_id(value: bytes | None, *headers: Header, level: int = FIRST) -> Any:
+def by_id(value: bytes | None, *headers: Header, level: int = FIRST_LEVEL) -> Any:
     return BY_ID_FORMAT.decoder(level, rejects_overdue=False)([record(b"order-17", value, *headers)], 1_000)
 
 
@@ -97,7 +97,7 @@ def test_a_request_whose_client_has_lost_its_value_is_no_cancel(headers: list[He
 
 @pytest.mark.parametrize("headers", [[], [("a", b"1")], [("timer-if", b"ids/0/2")], [("timer-key", b"k")]])
 def test_a_cancel_stays_one(headers: list[Header]) -> None:
-    for level in (FIRST, RAISED_TO):
+    for level in (FIRST_LEVEL, RAISED_TO_LEVEL):
         assert by_id(None, *headers, level=level).operations == [(b"order-17", 3, None, 1)]
 
 

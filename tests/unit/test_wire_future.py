@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from timers.core.levels import REPEATS
+from timers.core.levels import REPEATS_LEVEL
 from timers.core.timer import Origin
 from timers.kafka.request_formats import NATIVE
 from timers.v1.future_pb2 import Future
@@ -144,7 +144,7 @@ SCHEMA_IDS = [("__key_schema_id", b"\1k"), ("__value_schema_id", b"\1v")]
 def test_schema_ids_of_a_future_do_not_reach_its_callback(other: Any) -> None:
     """A deserializer would read the payload by the schema of the Future. Below the level, stores have these headers."""
     sent = [record(b"5", headers=[*SCHEMA_IDS, ("a", b"1"), *other])]
-    for level, kept in ((REPEATS - 1, [*SCHEMA_IDS, ("a", b"1")]), (REPEATS, [("a", b"1")])):
+    for level, kept in ((REPEATS_LEVEL - 1, [*SCHEMA_IDS, ("a", b"1")]), (REPEATS_LEVEL, [("a", b"1")])):
         [row] = NATIVE.decoder(level, rejects_overdue=False)(sent, 1000).rows[5]
         assert row[4] == kept
     [row] = NATIVE.newest([record(b"5", headers=[*SCHEMA_IDS, *other])], 1000).rows[5]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from timers.core.levels import REPEATS
+from timers.core.levels import REPEATS_LEVEL
 from timers.core.timer import Origin
 from timers.kafka.request_formats import REQUEST_FORMATS
 from timers.machines.store import layout
@@ -45,7 +45,7 @@ def test_schema_ids_of_a_future_do_not_reach_its_callback() -> None:
     sent = [record(1, *ids, ("a", b"1")), record(2, *ids), record(3, *ids, topic)]
     rows = by_id.newest(sent, 1000).rows[1_900_000_000]
     assert [row[4] for row in rows] == [[("a", b"1")], None, ids]
-    rows = by_id.decoder(REPEATS - 1, rejects_overdue=False)(sent, 1000).rows[1_900_000_000]
+    rows = by_id.decoder(REPEATS_LEVEL - 1, rejects_overdue=False)(sent, 1000).rows[1_900_000_000]
     assert [row[4] for row in rows] == [[*ids, ("a", b"1")], ids, ids]
     rule: tuple[str, bytes | None] = ("timer-repeat", b"every=60")
     for more, kept in (([], None), ([topic], ids)):

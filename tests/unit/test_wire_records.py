@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from timers.core import levels
-from timers.core.keys import MAX_OFFSET, NEVER
+from timers.core.keys import MAX_OFFSET, NOTHING_FIRED
 from timers.core.lineage import Batch, Lineage, RecordCount
 from timers.core.progress import (
     FEATURE_LEVEL,
@@ -69,7 +69,7 @@ def test_headers_that_a_sender_copied_from_a_dead_letter_do_not_make_his_own_loo
 
 
 def test_progress_without_firings_differs_from_second_zero() -> None:
-    assert progress.decode(progress.encode(Progress(5), TOPIC_ID))[0].fired_through == NEVER
+    assert progress.decode(progress.encode(Progress(5), TOPIC_ID))[0].fired_through == NOTHING_FIRED
     fired = Progress(5, (0, 0))
     assert progress.decode(progress.encode(fired, TOPIC_ID))[0].fired_through == (0, 0)
     whole = Progress(5, (7, MAX_OFFSET))
@@ -77,7 +77,7 @@ def test_progress_without_firings_differs_from_second_zero() -> None:
 
 
 def test_progress_with_a_setting_that_is_no_number_is_refused() -> None:
-    message = progress_pb2.Progress(version=levels.FIRST, topic_id=TOPIC_ID, next_offset=5)
+    message = progress_pb2.Progress(version=levels.FIRST_LEVEL, topic_id=TOPIC_ID, next_offset=5)
     message.settings.add(name="max_request_bytes", from_offset=0, value="many")
     with pytest.raises(LogMismatch, match="holds a setting that is not a number"):
         progress.decode(progress.with_checksum(message))
@@ -97,7 +97,12 @@ def test_a_damaged_or_copied_record_is_refused() -> None:
 def test_progress_says_which_log_it_belongs_to() -> None:
     lineage = Lineage(((4, 0), (6, 5)), Batch(5, 6, 123, 2**32 - 1), 7, RecordCount(2, 7, 4, 7))
     known = Progress(
-        7, (900, 3), History(), lineage, (Rescue(4, 9, (850, 2), b"\xfe"), Rescue(2, 4, NEVER)), Doubt(3, "worker-1")
+        7,
+        (900, 3),
+        History(),
+        lineage,
+        (Rescue(4, 9, (850, 2), b"\xfe"), Rescue(2, 4, NOTHING_FIRED)),
+        Doubt(3, "worker-1"),
     )
     assert progress.decode(progress.encode(known, TOPIC_ID)) == (known, TOPIC_ID)
 
@@ -105,16 +110,16 @@ def test_progress_says_which_log_it_belongs_to() -> None:
 def test_progress_names_snapshots() -> None:
     newest = NamedSnapshot(b"id of the topic.", 2**64 - 1, 50, 58, 40, 9, 7, b"d" * 32)
     for older in (None, newest._replace(number=1, first_offset=0, end_offset=49, applied=30)):
-        known = Progress(50, snapshot=newest, older_snapshot=older).with_setting(FEATURE_LEVEL, levels.FIRST)
+        known = Progress(50, snapshot=newest, older_snapshot=older).with_setting(FEATURE_LEVEL, levels.FIRST_LEVEL)
         assert progress.decode(progress.encode(known, TOPIC_ID)) == (known, TOPIC_ID)
 
 
 def test_progress_lists_late_changes_in_few_bytes() -> None:
     offsets = range(10**9, 10**9 + 1000 * 300, 300)
-    known = Progress(10**9 + 10**6).with_setting(FEATURE_LEVEL, levels.FIRST)
+    known = Progress(10**9 + 10**6).with_setting(FEATURE_LEVEL, levels.FIRST_LEVEL)
     listed = replace(known, late_changes=tuple(offsets))
     encoded = progress.encode(listed, TOPIC_ID)
-    assert progress.decode(encoded, levels.FIRST) == (listed, TOPIC_ID)
+    assert progress.decode(encoded, levels.FIRST_LEVEL) == (listed, TOPIC_ID)
     assert len(encoded) - len(progress.encode(known, TOPIC_ID)) < 2 * 1000 + 10
 
 
@@ -157,7 +162,7 @@ def test_progress_of_a_higher_level_is_refused_and_names_the_partition() -> None
         progress.decode(record, supported=12, name="timer-request/3")
 
 
-@pytest.mark.parametrize("version", [levels.FIRST, 12, 14])
+@pytest.mark.parametrize("version", [levels.FIRST_LEVEL, 12, 14])
 def test_progress_whose_version_is_not_its_level_is_refused(version: int) -> None:
     message = progress_pb2.Progress.FromString(progress.encode(Progress(5).with_setting(FEATURE_LEVEL, 13), TOPIC_ID))
     message.version = version
@@ -176,7 +181,10 @@ def test_progress_of_a_version_that_was_never_released_is_refused_with_the_way_o
 def test_a_level_stays_although_the_log_lost_the_records_since_it_was_raised() -> None:
     raised = Progress(50).with_setting(FEATURE_LEVEL, 11)
     assert Progress(20, settings=raised.settings).level == 11
-    assert [raised.setting_at(FEATURE_LEVEL, offset, levels.FIRST) for offset in (49, 50)] == [levels.FIRST, 11]
+    assert [raised.setting_at(FEATURE_LEVEL, offset, levels.FIRST_LEVEL) for offset in (49, 50)] == [
+        levels.FIRST_LEVEL,
+        11,
+    ]
 
 
 def test_the_apps_with_snapshots_of_a_topic_are_told_from_names_of_topics() -> None:

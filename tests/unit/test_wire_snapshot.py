@@ -9,10 +9,10 @@ import pytest
 
 from tests.harness.constants import Constants
 from tests.harness.snapshots import CHUNK_BYTES, NUMBER, PLACE, Records, records_of
-from timers.core.keys import NEVER
+from timers.core.keys import NOTHING_FIRED
 from timers.core.lineage import Batch, Lineage, RecordCount
 from timers.core.operation import Entry
-from timers.core.progress import FEATURE_LEVEL, SEAL, NamedSnapshot, Progress, SettingChange
+from timers.core.progress import COLD_SEAL, FEATURE_LEVEL, NamedSnapshot, Progress, SettingChange
 from timers.core.snapshots import Footer, Unreadable
 from timers.core.timer import Origin, Row
 from timers.machines.store import layout, memory_limit
@@ -29,7 +29,7 @@ MEMORY = RocksMemory(2**22)
 STREAM = [(b"\0" * 15 + bytes([at]), b"value-%d" % at * at) for at in range(40)]
 HISTORY = (
     SettingChange("TIMERS_MAX_REQUEST_BYTES", 0, 1_000_000),
-    SettingChange(SEAL, 1, 2**63),
+    SettingChange(COLD_SEAL, 1, 2**63),
     SettingChange("TIMERS_HOT_HORIZON_S", 4, 86_400),
     SettingChange("TIMERS_HOT_HORIZON_S", 99, 60),
 )
@@ -108,7 +108,7 @@ def test_another_number_or_fewer_keys_are_refused() -> None:
             items(records, wrong)
 
 
-@pytest.mark.parametrize("footer", [FOOTER, FOOTER._replace(fired_through=NEVER, history=())])
+@pytest.mark.parametrize("footer", [FOOTER, FOOTER._replace(fired_through=NOTHING_FIRED, history=())])
 def test_a_footer_is_decoded(footer: Footer) -> None:
     assert decode_footer(encode_footer(footer)) == footer
 
@@ -151,7 +151,7 @@ def filled(path: Path) -> RocksStore:
 def content(store: RocksStore) -> tuple[object, ...]:
     ids = [*ENTRIES, *(b"later-%d" % number for number in range(3))]
     numbers = store.applied, store.pending, store.lineage, store.read_through_s
-    return *numbers, list(store.scan(NEVER, 9)), store.entries(ids), list(store.cancels_from(0))
+    return *numbers, list(store.scan(NOTHING_FIRED, 9)), store.entries(ids), list(store.cancels_from(0))
 
 
 def test_the_records_of_the_golden_file_are_written_and_restored(tmp_path: Path, constants: Constants) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from timers.core.keys import MAX_OFFSET
-from timers.core.levels import FIRST
+from timers.core.levels import FIRST_LEVEL
 from timers.core.progress import FEATURE_LEVEL, LOG_CUT, WITNESS_S, Progress
 from timers.machines.firing.transaction import QUIET_WITNESS_S, WitnessClock
 from timers.wire.progress import decode_witness, encode_witness
@@ -27,7 +27,7 @@ def test_other_metadata_say_nothing(text: str | None) -> None:
         (Progress(), Progress(1)),
         (Progress(5, (7, 3)), Progress(6, (7, 3))),
         (Progress(5, (7, 3)), Progress(5, (7, 4))),
-        (Progress(5), Progress(5).with_setting(FEATURE_LEVEL, FIRST + 1)),
+        (Progress(5), Progress(5).with_setting(FEATURE_LEVEL, FIRST_LEVEL + 1)),
         (Progress(300, (7, 3)), Progress(300, (7, 3)).shortened(150)),
     ],
 )

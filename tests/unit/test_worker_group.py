@@ -98,7 +98,7 @@ def test_partitions_go_to_members_that_support_the_level_of_the_app() -> None:
 
 
 def test_a_worker_of_a_version_before_the_first_level_gets_no_partitions() -> None:
-    old, new = {SUPPORTS: 3, RAISED: 3}, {SUPPORTS: levels.SUPPORTED, RAISED: levels.FIRST}
+    old, new = {SUPPORTS: 3, RAISED: 3}, {SUPPORTS: levels.SUPPORTED, RAISED: levels.FIRST_LEVEL}
     assert dealt({"old": old, "silent": {"url": ""}, "new": new}) == {"old": 0, "silent": 0, "new": 4}
 
 

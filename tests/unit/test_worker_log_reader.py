@@ -23,7 +23,7 @@ from aiokafka.protocol.fetch import FetchRequest
 from tests.harness.constants import Constants
 from tests.harness.machines import NativeRig
 from timers.core.backoff import Pauses
-from timers.core.levels import FIRST
+from timers.core.levels import FIRST_LEVEL
 from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.progress import MAX_PASSED_OVER, PASSED_OVER, History, Progress, SettingChange
@@ -349,7 +349,7 @@ def noted(pool: Any, error: UnreadableBatch) -> str:
 
 @pytest.mark.parametrize("has_ids", [False, True])
 def test_the_sentence_says_what_waits_and_what_to_do(has_ids: bool) -> None:
-    pool = Pool(Progress.first(FIRST), "other/3", has_ids=has_ids)
+    pool = Pool(Progress.first(FIRST_LEVEL), "other/3", has_ids=has_ids)
     waits = "its timers wait, because a cancel" if has_ids else "timers that were accepted before it fire on"
     sentence = noted(pool, batch())
     assert sentence.startswith("timer-request/0: the record batch with the offsets 0 to ")
@@ -359,7 +359,7 @@ def test_the_sentence_says_what_waits_and_what_to_do(has_ids: bool) -> None:
 
 
 def test_what_is_accepted_is_passed_over() -> None:
-    pool = Pool(Progress.first(FIRST), "timer-request/0:0-99")
+    pool = Pool(Progress.first(FIRST_LEVEL), "timer-request/0:0-99")
     assert noted(pool, batch()) == ""
     assert pool.rig.outbox.rejected == [(0, "batch-unreadable")]
     assert pool.rig.machine.progress.settings.passed_over == ((0, 10),)
@@ -367,7 +367,7 @@ def test_what_is_accepted_is_passed_over() -> None:
 
 def test_the_partition_is_red_until_the_passing_over_is_committed() -> None:
     """Also in a replay, in which the machine may wait for a tick."""
-    pool: Any = Pool(Progress.first(FIRST), "timer-request/0:0-99")
+    pool: Any = Pool(Progress.first(FIRST_LEVEL), "timer-request/0:0-99")
     pool.rig.accept(5, 6)
     pool.rig.machine.commit_progress()
     pool.runners[TP].machine = pool.rig.open(wipe=True)
@@ -386,7 +386,7 @@ def test_the_partition_is_red_until_the_passing_over_is_committed() -> None:
 
 def test_a_machine_that_is_read_ahead_is_opened_with_a_fence() -> None:
     """It gets no ticks, so it could never commit that the batch is passed over."""
-    pool = Pool(Progress.first(FIRST), "timer-request/0:0-99")
+    pool = Pool(Progress.first(FIRST_LEVEL), "timer-request/0:0-99")
     pool.runners[TP].reads_ahead = True
     assert noted(pool, batch()) == ""
     [(tp, error)] = pool.failed
@@ -395,7 +395,7 @@ def test_a_machine_that_is_read_ahead_is_opened_with_a_fence() -> None:
 
 
 def test_in_a_replay_the_sentence_says_that_no_timer_fires() -> None:
-    pool: Any = Pool(Progress.first(FIRST))
+    pool: Any = Pool(Progress.first(FIRST_LEVEL))
     pool.rig.accept(5, 6)
     pool.rig.machine.commit_progress()
     pool.runners[TP].machine = pool.rig.open(wipe=True)
@@ -403,7 +403,7 @@ def test_in_a_replay_the_sentence_says_that_no_timer_fires() -> None:
 
 
 def test_no_range_is_offered_if_the_end_is_not_known() -> None:
-    pool = Pool(Progress.first(FIRST), "timer-request/0:0-99")
+    pool = Pool(Progress.first(FIRST_LEVEL), "timer-request/0:0-99")
     sentence = noted(pool, batch(5, 5))
     assert "Where this batch ends is not known" in sentence and "TIMERS_ACCEPT_LOSS" not in sentence
     assert pool.rig.outbox.rejected == []
@@ -411,7 +411,7 @@ def test_no_range_is_offered_if_the_end_is_not_known() -> None:
 
 def test_a_history_has_a_limit() -> None:
     ranges = [SettingChange(PASSED_OVER, 10 * number, 10 * number + 1) for number in range(MAX_PASSED_OVER)]
-    history = History([*Progress.first(FIRST).settings, *ranges])
+    history = History([*Progress.first(FIRST_LEVEL).settings, *ranges])
     pool = Pool(Progress(settings=history), "timer-request/0:0-9999")
     assert f"{MAX_PASSED_OVER} batches of this partition are passed over, and no more can be" in noted(
         pool, batch(5000, 5010)
@@ -420,7 +420,7 @@ def test_a_history_has_a_limit() -> None:
 
 
 def test_a_partition_that_is_read_on_is_green() -> None:
-    pool: Any = Pool(Progress.first(FIRST))
+    pool: Any = Pool(Progress.first(FIRST_LEVEL))
     unreadable = Unreadable(pool.accept_loss, pool.formats, pool.runners.get, pool.fail)
     unreadable.note(TP, batch())
     assert unreadable.sentences.keys() == {TP}

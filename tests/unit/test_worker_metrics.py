@@ -82,7 +82,7 @@ def test_an_open_transaction_is_not_blamed_for_a_broker_that_does_not_answer() -
 
 
 def test_callbacks_and_lags_are_shown_by_topic_and_a_topic_keeps_its_label(constants: Constants) -> None:
-    constants(module, MAX_TOPICS=2)
+    constants(module, MAX_COUNTED_TOPICS=2)
     first, second = Counters(), Counters()
     parts = {("requests", number): SimpleNamespace(counters=each) for number, each in enumerate((first, second))}
     status: Any = SimpleNamespace(pool=SimpleNamespace(partition_metrics=parts), shown_topics=set())

@@ -340,7 +340,7 @@ async def test_a_partition_that_is_revoked_when_its_opening_has_just_ended_does_
 async def test_the_end_does_not_wait_for_brokers_while_machines_are_being_opened(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, constants: Constants
 ) -> None:
-    constants(openings, TIMEOUT_S=0.3)
+    constants(openings, LEADERS_TIMEOUT_S=0.3)
     failures: list[BaseException] = []
 
     async def confirms(tp: TopicPartition) -> bool | None:

@@ -14,7 +14,7 @@ from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 from multidict import CIMultiDict
 
-from timers.core.listing import START
+from timers.core.listing import LIST_START
 from timers.core.machine import Machine
 from timers.core.progress import Progress
 from timers.kafka.aiokafka_internals.group import Member
@@ -245,6 +245,6 @@ async def test_only_short_first_pages_are_read_before_the_idle_window(query: Que
         request_reader=None,  # type: ignore[arg-type]
         turns=SimTurns(lambda: now_s),
     )
-    page = await source.page(query, START, 10)
+    page = await source.page(query, LIST_START, 10)
     assert [each.timer["due"] for each in page.listed] == [9]
     assert now_s == (WINDOW_START if waits else 0.0)

@@ -15,9 +15,9 @@ from tests.harness.constants import Constants
 from tests.harness.machines import BY_ID, LIMITS, ColdOutbox, MachineRig
 from tests.harness.waiting import wait_until
 from tests.simulation.kit.log import SimRecord
-from timers.core.keys import NEVER, OrderKey
-from timers.core.levels import HOLDS
-from timers.core.listing import START, NoAnswer
+from timers.core.keys import NOTHING_FIRED, OrderKey
+from timers.core.levels import HOLDS_LEVEL
+from timers.core.listing import LIST_START, NoAnswer
 from timers.core.machine import Machine
 from timers.core.progress import FEATURE_LEVEL, History, Progress, SettingChange
 from timers.kafka.request_formats import NATIVE
@@ -85,7 +85,7 @@ class Rig(MachineRig):
 
     @property
     def listed(self) -> list[str]:
-        page = reading.page(self.machine, self.place, ANY, START, 100)
+        page = reading.page(self.machine, self.place, ANY, LIST_START, 100)
         assert page.through is None
         return [each.timer["source"] for each in page.listed]
 
@@ -99,7 +99,7 @@ def test_a_request_without_an_id() -> None:
     assert [rig.of_record(each) for each in (soon, later, far)] == ["fired", "pending", "cold"]
     copy = rig.promote(far)
     assert rig.of_record(far) == "pending"
-    page = reading.page(rig.machine, rig.place, ANY, START, 100)
+    page = reading.page(rig.machine, rig.place, ANY, LIST_START, 100)
     assert [(each.timer["source"], each.timer.get("position")) for each in page.listed] == [
         (later.source, None),
         (far.source, copy.source),
@@ -137,7 +137,7 @@ def test_a_page_may_end_between_two_timers_of_one_second(constants: Constants) -
     sent = [rig.ask(5 + n % 2) for n in range(40)]
     constants(reading, SLICE_ROWS=6)
     for limit in (1, 4, 100):
-        seen, after = [], START
+        seen, after = [], LIST_START
         for _ in range(100):
             page = reading.page(rig.machine, rig.place, ANY, after, limit)
             assert len(page.listed) <= limit
@@ -154,15 +154,15 @@ def test_a_page_has_only_timers_of_its_filter_and_reads_one_slice(constants: Con
     rig.ask(5)
     rig.ask(7, value=b"x" * 3000)
     canary, place = Query("t", with_values=True), rig.place._replace(hidden_topic="t")
-    assert len(reading.page(rig.machine, place, canary, START, 9).listed) == 2, "it is named"
-    assert reading.page(rig.machine, place, ANY, START, 9).listed == []
-    assert reading.page(rig.machine, rig.place, Query("u"), START, 9).listed == []
-    (only,) = reading.page(rig.machine, rig.place, Query("t", to_s=7), START, 9).listed
+    assert len(reading.page(rig.machine, place, canary, LIST_START, 9).listed) == 2, "it is named"
+    assert reading.page(rig.machine, place, ANY, LIST_START, 9).listed == []
+    assert reading.page(rig.machine, rig.place, Query("u"), LIST_START, 9).listed == []
+    (only,) = reading.page(rig.machine, rig.place, Query("t", to_s=7), LIST_START, 9).listed
     assert only.position == (5, "requests", 0, 0)
     for key, count in (("k", 2), ("other", 0), ("", 0)):
-        assert len(reading.page(rig.machine, rig.place, Query("t", key=key), START, 9).listed) == count
+        assert len(reading.page(rig.machine, rig.place, Query("t", key=key), LIST_START, 9).listed) == count
     constants(reading, SLICE_BYTES=1)
-    page = reading.page(rig.machine, place, canary, START, 9)
+    page = reading.page(rig.machine, place, canary, LIST_START, 9)
     assert (len(page.listed), page.through) == (1, (5, "requests", 0, 0))
 
 
@@ -172,7 +172,7 @@ def test_a_slice_ends_after_its_time_also_if_no_timer_matches(constants: Constan
         rig.ask(5 + number, f"id-{number}")
     constants(reading, SLICE_S=-1.0)
     rare = Query(prefix="id-29")
-    after, found = START, []
+    after, found = LIST_START, []
     for _ in range(30):
         page = reading.page(rig.machine, rig.place, rare, after, 9)
         found += [each.timer["id"] for each in page.listed]
@@ -191,7 +191,7 @@ def test_no_state_is_known_during_a_replay() -> None:
     assert progress.next_offset == 1
     machine = rig.spec.machine(progress, MemoryStore(), rig.outbox)
     for ask in (
-        lambda: reading.page(machine, rig.place, ANY, START, 1),
+        lambda: reading.page(machine, rig.place, ANY, LIST_START, 1),
         lambda: reading.find_by_id(machine, rig.place, "a", with_value=False),
         lambda: reading.find_record(machine, rig.place, 0, None, 50, 0),
     ):
@@ -215,9 +215,9 @@ class CountingRunner:
 
 async def test_a_record_is_looked_up_with_one_question_and_read_as_its_machine_has_read_it() -> None:
     """On Spark each question waits for a micro-batch. One machine read the record before its level was raised."""
-    raised = SettingChange(FEATURE_LEVEL, 1, HOLDS)
+    raised = SettingChange(FEATURE_LEVEL, 1, HOLDS_LEVEL)
     known = NATIVE._replace(
-        decode=lambda records, _: future.decode(records, 0), decode_from_level={HOLDS: future.decode}
+        decode=lambda records, _: future.decode(records, 0), decode_from_level={HOLDS_LEVEL: future.decode}
     )
     rig = MachineRig(known, progress=Progress(settings=History([raised])))
     sent = [rig.log.append(rig.topic, b"50", b"\xff", [("timer-topic", b"orders")], partition=0) for _ in range(2)]
@@ -285,7 +285,7 @@ def test_timers_are_counted_slice_by_slice(indexed: bool, constants: Constants) 
     for rows in (1, 7, 1000):
         constants(reading, SLICE_ROWS=rows)
         counts: Counter[tuple[int, str]] = Counter()
-        after: OrderKey | None = NEVER
+        after: OrderKey | None = NOTHING_FIRED
         while after is not None:
             found, following = reading.count(rig.machine, rig.place, Query(by_s=10), after)
             assert following is None or following > after
@@ -293,30 +293,33 @@ def test_timers_are_counted_slice_by_slice(indexed: bool, constants: Constants) 
             after = following
         assert counts == expected
     place = rig.place._replace(hidden_topic="t")
-    assert reading.count(rig.machine, place, Query(by_s=10), NEVER)[0] == Counter()
+    assert reading.count(rig.machine, place, Query(by_s=10), NOTHING_FIRED)[0] == Counter()
     first = Query("t", to_s=10, by_s=10)
-    assert reading.count(rig.machine, place, first, NEVER) == (Counter({(0, "t"): expected[0, "t"]}), None)
+    assert reading.count(rig.machine, place, first, NOTHING_FIRED) == (Counter({(0, "t"): expected[0, "t"]}), None)
 
 
 @pytest.mark.parametrize("indexed", [False, True])
 def test_a_request_that_its_log_no_longer_has_is_found_while_it_waits(indexed: bool) -> None:
     rig = Rig(indexed=indexed)
     sent = [rig.ask(50 + number % 7, f"id-{number}" if indexed else "") for number in range(20)]
-    found, _ = reading.find_offset(rig.machine, rig.place, sent[12].offset, NEVER, with_value=True)
+    found, _ = reading.find_offset(rig.machine, rig.place, sent[12].offset, NOTHING_FIRED, with_value=True)
     assert found is not None
     assert (found["state"], found["due"], found["source"], found["headers"]) == ("pending", 55, sent[12].source, [])
     rig.tick(55)
-    assert reading.find_offset(rig.machine, rig.place, sent[12].offset, NEVER, with_value=True) == (None, None)
+    assert reading.find_offset(rig.machine, rig.place, sent[12].offset, NOTHING_FIRED, with_value=True) == (None, None)
     if indexed:
         rig.ask(90, "id-13", None)
-        assert reading.find_offset(rig.machine, rig.place, sent[13].offset, NEVER, with_value=True) == (None, None)
+        assert reading.find_offset(rig.machine, rig.place, sent[13].offset, NOTHING_FIRED, with_value=True) == (
+            None,
+            None,
+        )
 
 
 def test_a_copy_from_the_cold_tier_is_found_by_the_source_of_its_request() -> None:
     rig = Rig(indexed=False)
     sent = rig.ask(500)
     rig.promote(sent)
-    found, _ = reading.find_offset(rig.machine, rig.place, sent.offset, NEVER, with_value=False)
+    found, _ = reading.find_offset(rig.machine, rig.place, sent.offset, NOTHING_FIRED, with_value=False)
     assert found is not None
     assert (found["due"], found["source"]) == (500, sent.source)
 
@@ -325,7 +328,7 @@ def test_a_request_is_looked_for_in_slices(constants: Constants) -> None:
     constants(reading, SLICE_ROWS=2)
     rig = Rig(indexed=False)
     sent = [rig.ask(50 + number) for number in range(9)]
-    steps, after, found = 0, NEVER, None
+    steps, after, found = 0, NOTHING_FIRED, None
     while found is None:
         found, through = reading.find_offset(rig.machine, rig.place, sent[8].offset, after, with_value=False)
         assert through is not None

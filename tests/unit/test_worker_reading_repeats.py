@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from timers.client import Repeat
-from timers.core.listing import START
+from timers.core.listing import LIST_START
 from timers.core.machine import Machine
 from timers.core.timer import DueRows
 from timers.machines.queries import reading
@@ -25,7 +25,7 @@ def machine_of(sim: SimTimers) -> Machine:
 
 
 def listed(sim: SimTimers, query: Query) -> list[dict[str, Any]]:
-    return [each.timer for each in reading.page(machine_of(sim), PLACE, query, START, 10).listed]
+    return [each.timer for each in reading.page(machine_of(sim), PLACE, query, LIST_START, 10).listed]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tests.harness.machines import NativeRig
 from timers.core.lineage import Leader
 from timers.core.loop import MAX_WAITING_FETCHES
 from timers.core.machine import Machine
-from timers.core.ports import NOTHING, Lost, Output
+from timers.core.ports import NO_OUTPUT, Lost, Output
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick
 from timers.errors import Fenced
@@ -259,7 +259,7 @@ def test_callback_topics_are_asked_about_before_the_first_timers_are_due(
     rig.accept(12, 13, 14)
     commit, asked = rig.outbox.commit, []
 
-    def count(progress: Progress, output: Output = NOTHING) -> None:
+    def count(progress: Progress, output: Output = NO_OUTPUT) -> None:
         commit(progress, output)
         rig.machine.counters.fired += sum(len(rows) for _, rows in output.due)
 

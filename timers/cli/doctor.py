@@ -193,13 +193,13 @@ class Doctor:
             yield Line("topics", OK, "all that a worker needs, with the right settings")
 
     def _other_apps(self) -> Iterator[Line]:
-        from timers.kafka.other_apps import RECENT_S, other_apps, sentence_about
+        from timers.kafka.other_apps import RUNNING_WITHIN_S, other_apps, sentence_about
 
         settings = self._settings
         topics = {settings.request_topic, settings.id_topic, settings.countdown_topic, settings.marker_topic} - {""}
         for app, (shared, newest_ms) in other_apps(settings, topics | set(settings.schedule_topics)).items():
             ago_s = time.time() - newest_ms / 1000
-            state = FAILED if ago_s < RECENT_S else WARNING
+            state = FAILED if ago_s < RUNNING_WITHIN_S else WARNING
             says, _, remedy = sentence_about(app, shared).rpartition(". ")
             yield Line("other apps", state, f"{says} (its newest progress is {span(max(0.0, ago_s))} old)", remedy)
 

@@ -12,7 +12,7 @@ import click
 from timers.cli.output import Output, output_option, say
 from timers.cli.reach import load_settings
 from timers.core import levels as feature_levels
-from timers.core.keys import NEVER
+from timers.core.keys import NOTHING_FIRED
 from timers.core.printable import utc_text
 from timers.errors import TimersError
 from timers.offline.app_state import LevelsInUse, explained, levels_in_use, read_progress
@@ -122,7 +122,7 @@ def clock(repair: bool, output: Output) -> None:
 def _show_times(found: dict[TopicPartition, Progress], ahead: dict[TopicPartition, int], output: Output) -> None:
     rows = []
     for tp, progress in sorted(found.items()):
-        fired = None if progress.fired_through == NEVER else utc_text(progress.fired_through[0])
+        fired = None if progress.fired_through == NOTHING_FIRED else utc_text(progress.fired_through[0])
         ahead_s = ahead.get(tp, 0)
         fields = {"topic": tp[0], "partition": tp[1], "fired_through": fired, "ahead_s": ahead_s}
         rows.append((fields, (partition_name(*tp), fired or "nothing", f"{ahead_s} s ahead" if ahead_s else "")))
@@ -153,7 +153,7 @@ def _take_back(settings: Settings, cluster: Cluster, ahead: dict[TopicPartition,
 @click.option(
     "--raise",
     "wanted",
-    type=click.IntRange(feature_levels.FIRST),
+    type=click.IntRange(feature_levels.FIRST_LEVEL),
     metavar="LEVEL",
     help="Allow the workers to use this level.",
 )
@@ -192,8 +192,10 @@ def _lines(found: LevelsInUse) -> list[str]:
 def _allow(settings: Settings, found: LevelsInUse, wanted: int) -> None:
     from timers.kafka.progress_log import allow
 
-    if wanted > feature_levels.RAISED_TO:
-        raise TimersError(f"level {wanted} is too high: this version raises partitions to {feature_levels.RAISED_TO}")
+    if wanted > feature_levels.RAISED_TO_LEVEL:
+        raise TimersError(
+            f"level {wanted} is too high: this version raises partitions to {feature_levels.RAISED_TO_LEVEL}"
+        )
     if found.taken:
         raise TimersError(
             f"level {wanted} was not allowed, because what the workers support is not known: {found.taken}"

@@ -14,7 +14,7 @@ from timers.cli.output import Output, output_option, say
 from timers.cli.reach import load_settings
 from timers.client.times import parse_duration
 from timers.core.fired import Command
-from timers.core.levels import HOLDS
+from timers.core.levels import HOLDS_LEVEL
 from timers.core.printable import utc_text
 from timers.errors import InvalidTimerError, QueryError, TimersError
 from timers.process.config.settings import Settings
@@ -222,7 +222,7 @@ def list_targets(output: Output) -> None:
     for name, why in sorted(found.targets.unreadable.items()):
         say(f"the record of {name} cannot be read: {why}; give it again: timers targets pause {name}, or resume")
     if found.below:
-        say(f"below feature level {HOLDS}, so they take no commands: {', '.join(found.below)} (timers levels)")
+        say(f"below feature level {HOLDS_LEVEL}, so they take no commands: {', '.join(found.below)} (timers levels)")
 
 
 def _held(settings: Settings, cluster_id: str, name: str, until: float) -> dict[str, Any]:

@@ -44,7 +44,7 @@ from timers.client.request import Encoder, Record, TimerRequest, condition_heade
 from timers.core.operation import UNCHANGED, UNKNOWN
 from timers.errors import NoVerdictError, PublishError, TimersError, UnacknowledgedError, UnreachableError
 from timers.kafka import connection
-from timers.kafka.lost_brokers import LOST, LostBrokers
+from timers.kafka.lost_brokers import LOST_BROKERS, LostBrokers
 from timers.kafka.records import headers_of
 from timers.wire import headers as h
 from timers.wire import verdict
@@ -396,7 +396,7 @@ class ById(Publisher):
 
     def forget_reader(self) -> None:
         """Let the next :meth:`listen` make a new consumer. Calls whose verdicts come meanwhile do not get them."""
-        logger.warning("the consumer of topic %s %s: the next call makes a new one", self._verdict_topic, LOST)
+        logger.warning("the consumer of topic %s %s: the next call makes a new one", self._verdict_topic, LOST_BROKERS)
         self._reader = None
 
     def _look(self, consumer: Consumer, admin: AdminClient, look: _Look, *, is_idle: bool) -> _Look:

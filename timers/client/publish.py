@@ -42,7 +42,7 @@ from timers.errors import (
     UnreachableError,
 )
 from timers.kafka.clients import flush
-from timers.kafka.lost_brokers import LOST, LostBrokers
+from timers.kafka.lost_brokers import LOST_BROKERS, LostBrokers
 from timers.process.threads import tell_of_forks
 from timers.wire.headers import Header, OneContext
 from timers.wire.key_partition import partition_of
@@ -340,7 +340,7 @@ class Publisher:
             if error is not None:
                 self._give_up_if_fatal(producer, error)
             if self._lost_brokers.are_all:
-                logger.warning("the producer of this client %s: the next request makes a new one", LOST)
+                logger.warning("the producer of this client %s: the next request makes a new one", LOST_BROKERS)
                 self._give_up(producer)
             self._count_again(producer)
         self._poll_lost()

@@ -31,7 +31,7 @@ from timers.core.repeating import target_of
 from timers.errors import QueueError, TimersError
 from timers.kafka import connection, records
 from timers.kafka.clients import span_reader
-from timers.kafka.connection import TIMEOUT_S
+from timers.kafka.connection import CALL_TIMEOUT_S
 from timers.kafka.records import headers_of
 from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topic_offsets import TopicOffsets
@@ -228,7 +228,7 @@ class LetterBox:
         return RetryResult(*counts, bool(plan.rest), retried, log.missing, rest)
 
     def _log(self, check: Callable[[], None]) -> LetterLog:
-        return LetterLog(self._settings, shows_progress=False, timeout_s=TIMEOUT_S, check=check)
+        return LetterLog(self._settings, shows_progress=False, timeout_s=CALL_TIMEOUT_S, check=check)
 
     def _read_marks(self, log: LetterLog, end_s: float) -> tuple[Marks, bool]:
         """The marks, and whether all that there are were read, which may take several requests."""
@@ -288,7 +288,7 @@ class _Reading:
         self._settings = settings
         self._letters = letters
         self._id = id.encode(errors="surrogateescape")
-        self._offsets = TopicOffsets(settings, connection.TIMEOUT_S, skips_leaderless=True)
+        self._offsets = TopicOffsets(settings, connection.CALL_TIMEOUT_S, skips_leaderless=True)
         self._reports = connection.ErrorReports(settings)
         # Of the latest version. A worker does not remember all of it after the firing.
         self._source: str | None = timer["source"] if timer else None
@@ -600,7 +600,7 @@ def read_changes(settings: Settings, id: str, user: str, ends: Sequence[int] | N
         TimersError: the topic cannot be read.
     """
     reports, topic = connection.ErrorReports(settings), settings.console_log_topic
-    offsets = TopicOffsets(settings, connection.TIMEOUT_S)
+    offsets = TopicOffsets(settings, connection.CALL_TIMEOUT_S)
     starts, whole = (each.get(topic, {}) for each in (offsets.starts([topic]), offsets.ends([topic])))
     given = dict(enumerate(ends or ()))
     first = {each: max(starts[each], min(end, given.get(each, end))) for each, end in whole.items() if each in starts}

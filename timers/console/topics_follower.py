@@ -17,7 +17,7 @@ from timers.console.problems import Problem
 from timers.errors import TimersError
 from timers.kafka import connection
 from timers.kafka.clients import reader
-from timers.kafka.lost_brokers import LOST, LostBrokers
+from timers.kafka.lost_brokers import LOST_BROKERS, LostBrokers
 from timers.offline.fired import CallbackRecord
 from timers.process.config.settings import Settings
 
@@ -172,7 +172,7 @@ class TopicsFollower:
                 if failed:
                     self._failure = self._reports.user_error(KafkaException(failed[0]), "the topics cannot be read")
                 elif self._lost.are_all:
-                    self._failure = TimersError(f"the consumer of this stream {LOST}: open it again")
+                    self._failure = TimersError(f"the consumer of this stream {LOST_BROKERS}: open it again")
                 is_over = self._failure is not None
             if messages or is_over:
                 self._loop.call_soon_threadsafe(self._arrived.set)
@@ -206,4 +206,4 @@ def _made_anew(state: str) -> Problem:
 
 def _left_s(end_s: float) -> float:
     """Seconds that one request to the brokers may take."""
-    return max(0.1, min(connection.TIMEOUT_S, end_s - monotonic()))
+    return max(0.1, min(connection.CALL_TIMEOUT_S, end_s - monotonic()))

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Iterator
 from operator import itemgetter
 
 from timers.core.fired import Hold
-from timers.core.keys import NEVER, OrderKey
-from timers.core.limits import LARGEST, SMALL, Limits
+from timers.core.keys import NOTHING_FIRED, OrderKey
+from timers.core.limits import LARGEST_CHUNK, SMALL_CHUNK, Limits
 from timers.core.ports import Store
 from timers.core.progress import Progress
 from timers.core.repeating import REPEAT
@@ -28,7 +28,7 @@ id. It counts for less, because each transaction takes time, too."""
 NOISY_PART = 10
 """A target with this part of a full chunk is noisy [I36], if it has at least :attr:`Limits.noisy_rows` of the chunk, or
 half of it."""
-NO_HOLD: tuple[Hold | None, OrderKey] = None, NEVER
+NO_HOLD: tuple[Hold | None, OrderKey] = None, NOTHING_FIRED
 
 
 class Chunk:
@@ -53,14 +53,14 @@ class Chunk:
         self._limits = limits
         self.most_rows = min(most, limits.chunk_timers)
         # While chunks are smaller, groups are split; the rest of a group is then stored under the key of this group.
-        self._splits = most < LARGEST
+        self._splits = most < LARGEST_CHUNK
         self.run_bytes = 0 if self._splits else min(RUN_BYTES, limits.chunk_bytes)
         self.fired: list[DueRows] = []
         self.kept: list[DueRows] = []
         self.rest: list[Row] = []
         self.count = self._bytes = self._passed = self._more = 0
         self.is_full = self.is_cut = self._is_large = False
-        self.last = NEVER
+        self.last = NOTHING_FIRED
         self._whole: list[tuple[OrderKey, Hold, int]] = []
         """Of each whole group that is passed over: last key, what holds it, number of rows that are not counted yet."""
         self._held_above: dict[str, tuple[Hold | None, OrderKey]] = {
@@ -141,7 +141,7 @@ class Chunk:
             counts.update(map(itemgetter(1), rows))
         least = self._limits.noisy_rows
         if self._is_large:  # chunks are small while brokers are slow, by a setting, or if timers are large or repeat
-            least = min(least, max(counts.total() // 2, SMALL // 2))
+            least = min(least, max(counts.total() // 2, SMALL_CHUNK // 2))
         least = max(least, counts.total() // NOISY_PART)
         found = [
             target

@@ -30,7 +30,7 @@ Callers: TypeAlias = Mapping[tuple[str, str], int]
 
 NO_CALLERS: Callers = MappingProxyType({})
 
-MAX_CALLERS = 100
+MAX_COUNTED_CALLERS = 100
 """Maximum number of caller names. Producers choose these names, and each costs memory here and in the metrics store."""
 
 OTHER_CALLERS = "other"
@@ -39,13 +39,13 @@ OTHER_CALLERS = "other"
 TOPIC_LAG_BOUNDS_S = (0.05, 0.1, 0.25, 1.0, 5.0, 60.0, 3600.0)
 """Upper bounds of the lag of one callback topic: few, because each is a time series for each topic."""
 
-MAX_TOPICS = 100
+MAX_COUNTED_TOPICS = 100
 """Maximum number of callback topics that are counted by name. Producers choose these names."""
 
 OTHER_TOPICS = "(other)"
 """Counts all topics above the maximum. No topic has this name."""
 
-MAX_ZONES = 20
+MAX_COUNTED_ZONES = 20
 """Maximum number of unknown time zones that are counted by name. Any client can write a name that is no zone."""
 
 OTHER_ZONES = "(other)"
@@ -205,7 +205,7 @@ class Counters:
         promoted_duplicates: promoted copies that were ignored.
         callers: (caller, outcome) -> records, where the records name a caller.
         lag: kind of firing -> seconds from the due second to the end of the transaction that fired.
-        topics: callback topic -> its totals; at most :data:`MAX_TOPICS`, and one for the others.
+        topics: callback topic -> its totals; at most :data:`MAX_COUNTED_TOPICS`, and one for the others.
         transaction: the transaction that is being filled; the outbox begins it.
         uncommitted: what was accepted after the last commit; it is counted when a commit covers it.
     """
@@ -276,7 +276,7 @@ class Counters:
         if zones:
             self.lacking = {zone: seen for zone, seen in self.lacking.items() if seen[0] >= minute - 1}
         for zone, number in zones.items():
-            name = zone if zone in self.lacking or len(self.lacking) < MAX_ZONES else OTHER_ZONES
+            name = zone if zone in self.lacking or len(self.lacking) < MAX_COUNTED_ZONES else OTHER_ZONES
             known, present, before = self.lacking.get(name, (minute, 0, 0))
             if known != minute:
                 present, before = 0, present if known == minute - 1 else 0
@@ -297,7 +297,7 @@ class Counters:
                     of_topic.lag.observe_all(lags)
 
     def _new_topic(self, topic: str) -> TopicCounters:
-        name = topic if len(self.topics) < MAX_TOPICS else OTHER_TOPICS
+        name = topic if len(self.topics) < MAX_COUNTED_TOPICS else OTHER_TOPICS
         return self.topics.setdefault(name, TopicCounters())
 
     def _count_accepted(self, next_offset: int) -> None:
@@ -308,7 +308,7 @@ class Counters:
             self.promoted += promoted
             self.promoted_duplicates += promoted_duplicates
             for (caller, outcome), count in callers.items():
-                known = (caller, outcome) in self.callers or len(self.callers) < MAX_CALLERS
+                known = (caller, outcome) in self.callers or len(self.callers) < MAX_COUNTED_CALLERS
                 self.callers[caller if known else OTHER_CALLERS, outcome] += count
 
     def resume(self, committed: Progress, applied: int) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from timers.core.keys import NEVER, OrderKey
+from timers.core.keys import NOTHING_FIRED, OrderKey
 from timers.core.operation import Entry, chain_of, request_of
 from timers.core.ports import Outbox, Store
 from timers.core.progress import HOT_HORIZON, Doubt, Progress
@@ -132,7 +132,7 @@ class Leftovers:
         self.doubt = doubt
         self._store = store
         self._remembered_s = remembered_s
-        self._after = NEVER
+        self._after = NOTHING_FIRED
         self._ids_after = b""
         self._chain: bytes | None = None
         """Id of a timer that rests on the requests below the offset."""

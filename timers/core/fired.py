@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from timers.core.keys import NEVER, OrderKey
+from timers.core.keys import NOTHING_FIRED, OrderKey
 from timers.core.timer import CLOCK_STEP_BACK_S, Row
 
-MOVED_S = 2**56 - 1
+MOVED_HOLE_S = 2**56 - 1
 """Second in the key of a hole whose requests were moved to another app; above every due second."""
 
 
@@ -44,7 +44,7 @@ PAUSE = "pause"
 NOISY = "noisy"
 """The target has so many due timers that the timers of others would wait for them."""
 
-MOST_PAUSES = 32
+MAX_PAUSES = 32
 """Most pauses in the progress of a machine, with those whose timers are being released. Each transaction commits all
 holds: about 60 bytes each, and the name of the target."""
 MOST_NOISY = 16
@@ -90,7 +90,7 @@ class Hold(NamedTuple):
     """Tick second in which it began."""
     end: Moment | None = None
     """When a pause was resumed: what comes due later is not held. None: the pause goes on, or it is a noisy hold."""
-    released: OrderKey = NEVER
+    released: OrderKey = NOTHING_FIRED
     """Key of the last row that was released: those up to it are not held any more."""
     until_s: int = 0
     """Tick second in which a pause ends by itself; 0: none."""
@@ -246,7 +246,7 @@ class Holds(tuple[Hold, ...]):
             if hold.is_paused:
                 until_s, over_s = command.until_s, command.over_s
                 return self.changed(hold, hold._replace(number=command.number, until_s=until_s, over_s=over_s))
-        if sum(hold.reason == PAUSE for hold in self) >= MOST_PAUSES:
+        if sum(hold.reason == PAUSE for hold in self) >= MAX_PAUSES:
             return self
         # What a noisy hold holds is not held by the pause: it begins where the pause begins.
         others = (

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from timers.core.chunk import OCCURRENCE_COST, Chunk, without_held
-from timers.core.fired import MOVED_S, Hold, Holds, Moment, reached
+from timers.core.fired import MOVED_HOLE_S, Hold, Holds, Moment, reached
 from timers.core.keys import MAX_OFFSET, OrderKey
-from timers.core.limits import LARGEST, ChunkSize, Limits
-from timers.core.ports import LEFT_OUT, Store
+from timers.core.limits import LARGEST_CHUNK, ChunkSize, Limits
+from timers.core.ports import MAX_GROUPS_LEFT_OUT, Store
 from timers.core.progress import Progress
 from timers.core.repeating import REPEAT, is_occurrence
 from timers.core.sums import bytes_of, count_with
@@ -151,7 +151,7 @@ class HeldRows:
         limit = min(chunk.timers, limits.chunk_timers)
         if second - self.others_s <= OTHERS_S:
             limit = min(limit, chunk.part)
-        most = LARGEST if quota is None else quota
+        most = LARGEST_CHUNK if quota is None else quota
         released, through = hold.released, min(past_through(progress), (second, MAX_OFFSET))
         only = replace(progress, holds=Holds((hold,)))
         first = self._begins.get((hold.target, hold.begin), (max(0, released[0]), 0))
@@ -167,7 +167,7 @@ class HeldRows:
             held = _held_past(only, due_s, rows) if rows else []
             fit, group_cost = _fitting(held[: most - number], limit - cost)
             is_end = len(held) == len(fit)
-            held, read, cost = fit, read + (len(rows) or LEFT_OUT), cost + group_cost
+            held, read, cost = fit, read + (len(rows) or MAX_GROUPS_LEFT_OUT), cost + group_cost
             if held:
                 taken.append((due_s, held))
                 groups.append(((due_s, rows), without(rows, held)))
@@ -218,7 +218,7 @@ def _held_past(progress: Progress, due_s: int, rows: list[Row]) -> list[Row]:
 
 def past_through(progress: Progress) -> OrderKey:
     """Returns a key above which no row is past its due second. Of moved requests nothing is held."""
-    return reached(progress.fired_through, [hole for hole in progress.holes if hole.through[0] != MOVED_S], -1)
+    return reached(progress.fired_through, [hole for hole in progress.holes if hole.through[0] != MOVED_HOLE_S], -1)
 
 
 class Split(NamedTuple):

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, Protocol
 from timers.core.index import Sweeper
 from timers.core.operation import Entries, Entry, Version, append_s_of, key_of, offset_of, version_of
 from timers.core.ports import Decoder, Store
-from timers.core.progress import HOT_HORIZON, SEAL, Progress
+from timers.core.progress import COLD_SEAL, HOT_HORIZON, Progress
 from timers.core.timer import Decoded, Forwarded, Origin, PromotedCopy, Rejected, RowsByDue
 
 
@@ -84,8 +84,8 @@ class Horizon:
 
     def with_horizon(self, progress: Progress) -> Progress:
         """Returns ``progress`` with horizon and seal in its settings history, for requests that are accepted later."""
-        if not progress.setting_at(SEAL, progress.next_offset, 0):
-            progress = progress.with_setting(SEAL, self._new_seal_key)
+        if not progress.setting_at(COLD_SEAL, progress.next_offset, 0):
+            progress = progress.with_setting(COLD_SEAL, self._new_seal_key)
         self._history = progress.with_setting(HOT_HORIZON, self._horizon_s)
         return self._history
 
@@ -107,7 +107,7 @@ class Horizon:
             decoder_at: returns the decoder for an offset: a copy is read as its request was.
         """
         self._newest_append_s = max(self._newest_append_s, records[-1].timestamp // 1000)
-        seal = self._history.setting_at(SEAL, records[0].offset, 0)
+        seal = self._history.setting_at(COLD_SEAL, records[0].offset, 0)
         if not seal:
             return decode(records, max_bytes)
         copies = [record for record in records if record.headers and self._format.is_copy(record)]
@@ -245,7 +245,7 @@ class Horizon:
 
 def needs_horizon(progress: Progress, horizon_s: int) -> bool:
     """Whether a machine needs a horizon: timers may go cold from now on, or went cold earlier and may come back."""
-    return horizon_s > 0 or progress.setting_at(SEAL, progress.next_offset, 0) > 0
+    return horizon_s > 0 or progress.setting_at(COLD_SEAL, progress.next_offset, 0) > 0
 
 
 def _id_of_request(original: int) -> bytes:

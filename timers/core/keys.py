@@ -17,7 +17,7 @@ OrderKey: TypeAlias = tuple[int, int]
 MAX_OFFSET = 2**64 - 1
 """Above every offset: the key (second, MAX_OFFSET) is above all keys of that second."""
 
-NEVER: OrderKey = (-1, MAX_OFFSET)
+NOTHING_FIRED: OrderKey = (-1, MAX_OFFSET)
 """Below every key: no timer has fired. It has no encoding."""
 
 _KEY = struct.Struct(">QQ")

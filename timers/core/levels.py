@@ -9,24 +9,24 @@ The first level is 9: versions that were never released used 1 to 8.
 
 from collections.abc import Iterable, Mapping
 
-FIRST = 9
+FIRST_LEVEL = 9
 """The lowest level of a machine."""
 
-TRIMMED = (6, 8)
+TRIMMED_LEVELS = (6, 8)
 """Former levels. A machine that had one of them has a log that may begin late, also after it was raised; from
-:data:`FIRST` on, :data:`timers.core.progress.LOG_TRIMMED` says so."""
+:data:`FIRST_LEVEL` on, :data:`timers.core.progress.LOG_TRIMMED` says so."""
 
-HOLDS = 10
+HOLDS_LEVEL = 10
 """From this level on, progress may have holds [I33], and a machine takes the commands about targets."""
 
-REPEATS = 11
+REPEATS_LEVEL = 11
 """From this level on, a request with an id and a rule is a timer that repeats [I37]. The callback of a ``Future`` does
 not get the headers of a schema registry (:data:`timers.wire.headers.SCHEMA_IDS`), which describe the ``Future``."""
 
-SUPPORTED = REPEATS
+SUPPORTED = REPEATS_LEVEL
 """The highest level that this version of the project supports."""
 
-RAISED_TO = REPEATS
+RAISED_TO_LEVEL = REPEATS_LEVEL
 """The highest level to which workers raise partitions, if the operator allows it. New ones begin at it."""
 
 

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 
 from timers.core.timer import DueRows, Row
 
-LARGEST = 1_000_000
+LARGEST_CHUNK = 1_000_000
 """The largest value of the setting. While :attr:`ChunkSize.timers` has this value, only the setting limits a chunk."""
 
-SMALL = 100
+SMALL_CHUNK = 100
 """This many timers make no transaction slow. After a time-out, the next transaction has at most this many."""
 
 SHRINK_BY = 4
 """A refused record that is the first of a chunk of 20,000 timers is alone in the fifth transaction."""
 
-QUICK_S = 1.0
-LONG_S = 3.0
-"""After a transaction of less than ``QUICK_S`` the next one may be larger; after one of more than ``LONG_S`` it must be
-smaller. Deliveries time out after 6 s."""
+QUICK_TRANSACTION_S = 1.0
+LONG_TRANSACTION_S = 3.0
+"""After a transaction of less than ``QUICK_TRANSACTION_S`` the next one may be larger; after one of more than
+``LONG_TRANSACTION_S`` it must be smaller. Deliveries time out after 6 s."""
 
 
 NOISY_ROWS = 1_000
@@ -46,7 +46,7 @@ class ChunkSize:
     """
 
     def __init__(self) -> None:
-        self.timers = LARGEST
+        self.timers = LARGEST_CHUNK
         self.begun = 0
         self._took_s: deque[float] = deque(maxlen=16)
         self._per_s = LEAST_RELEASED / SHORT_S
@@ -55,7 +55,7 @@ class ChunkSize:
     def failed(self) -> None:
         """Note that the brokers did not take the transaction, and do not say which timers to leave out."""
         if self.begun:
-            self.timers = max(1, min(SMALL, self.begun // SHRINK_BY))
+            self.timers = max(1, min(SMALL_CHUNK, self.begun // SHRINK_BY))
 
     def committed(self, seconds: float, since_tick_s: float) -> None:
         """Note that the transaction is committed; the brokers take the next one ``seconds`` after it began.
@@ -68,10 +68,10 @@ class ChunkSize:
         took_s, self.since_tick_s = max(seconds, since_tick_s - self.since_tick_s), since_tick_s
         if self.begun >= LEAST_RELEASED:
             self._per_s = self.begun / max(took_s, 0.001)
-        if seconds > LONG_S and self.begun > SMALL:
-            self.timers = max(SMALL, self.begun // 2)
-        elif self.begun:  # a slow one too: as long as fewer than SMALL timers fire at a time, lags grow
-            limit = LARGEST if seconds < QUICK_S else SMALL
+        if seconds > LONG_TRANSACTION_S and self.begun > SMALL_CHUNK:
+            self.timers = max(SMALL_CHUNK, self.begun // 2)
+        elif self.begun:  # a slow one too: as long as fewer than SMALL_CHUNK timers fire at a time, lags grow
+            limit = LARGEST_CHUNK if seconds < QUICK_TRANSACTION_S else SMALL_CHUNK
             self.timers = max(self.timers, min(2 * self.timers, limit))
 
     @property

@@ -15,7 +15,7 @@ from timers.core.keys import MAX_OFFSET, OrderKey
 Position: TypeAlias = tuple[int, str, int, int]
 """(due second, topic, partition, offset): the place of a timer in the order of all partitions."""
 
-START: Position = (-1, "", -1, -1)
+LIST_START: Position = (-1, "", -1, -1)
 """The position before all timers."""
 
 

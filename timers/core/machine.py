@@ -24,13 +24,13 @@ from timers.core.doubts import Doubts, noted
 from timers.core.fired import Command, Hold
 from timers.core.held import HeldRows, Split, split_late
 from timers.core.index import Sweeper, known_row
-from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
-from timers.core.levels import HOLDS
+from timers.core.keys import MAX_OFFSET, NOTHING_FIRED, OrderKey
+from timers.core.levels import HOLDS_LEVEL
 from timers.core.limits import Limits, Pace
 from timers.core.lineage import Leader, Lineage, PassedBatch, RecordCount, continued, counted_again
 from timers.core.mending import StandingStill
 from timers.core.operation import NO_ENTRIES, NO_RESULTS, Entry, OperationResults
-from timers.core.ports import NOTHING, Lost, Outbox, Output, ReadAgain, Store, TooMuch
+from timers.core.ports import NO_OUTPUT, Lost, Outbox, Output, ReadAgain, Store, TooMuch
 from timers.core.progress import FEATURE_LEVEL, MAX_REQUEST_BYTES, Cuts, Progress
 from timers.core.rescue import next_lost
 from timers.core.steps import STEPS, State
@@ -431,7 +431,7 @@ class Machine:
         else:
             # [I3] The scan reached its end, and this thread accepted nothing since it began: the second is complete.
             full = chunk.is_cut
-        finds_noisy = full and self.progress.level >= HOLDS and self._pace is None
+        finds_noisy = full and self.progress.level >= HOLDS_LEVEL and self._pace is None
         noisy = chunk.noisy(self.counters.topics) if finds_noisy else ()
         through = chunk.last if full else (second, MAX_OFFSET)
         after = replace(self.progress, fired_through=max(start, through))
@@ -533,7 +533,7 @@ class Machine:
 
     # ---- commits -------------------------------------------------------------------------------------------------
 
-    def _commit(self, after: Progress, output: Output = NOTHING, timers: int = 0) -> None:
+    def _commit(self, after: Progress, output: Output = NO_OUTPUT, timers: int = 0) -> None:
         """Commit a transaction with ``after`` and ``timers`` timers, and then change the state in memory [I2]."""
         if self.doubts.worker is not None:  # [I29] the log may lack all that is accepted while its topic is compacted
             after = noted(after, self.doubts.worker)
@@ -563,7 +563,7 @@ class Machine:
         """
         if self.rescue_count:
             return False
-        mended = NOTHING if self.recovering else self._tidy()
+        mended = NO_OUTPUT if self.recovering else self._tidy()
         if self._store_age is not None:
             self._store_age.note(self.released_s)
         # The first second is committed at once: at the next start, the time must follow what has fired [I20]. Settings
@@ -571,9 +571,9 @@ class Machine:
         committed, progress = self.committed, self.progress
         changed = (
             (self.doubts.worker is not None and committed.doubt is None)
-            or mended is not NOTHING
+            or mended is not NO_OUTPUT
             or self._committed_values(committed) != self._committed_values(progress)
-            or ((even_if_idle or committed.fired_through == NEVER) and committed != progress)
+            or ((even_if_idle or committed.fired_through == NOTHING_FIRED) and committed != progress)
         )
         if not changed or self._tick is None or "commit_progress" not in STEPS[self.state]:
             return False
@@ -595,7 +595,7 @@ class Machine:
 
     def _tidy(self) -> Output:
         """Forget ids, copies and doubts that are over. Returns what lets timers go on that stand still [I37]."""
-        mended = NOTHING
+        mended = NO_OUTPUT
         if self._index is not None:
             swept, released_s = self._index.sweep(self.committed), self.released_s
             if self._still is not None and released_s is not None and self.state is State.ACCEPTING:
@@ -612,7 +612,7 @@ class Machine:
         return self.progress.level >= level or self.commit_change(lambda now: now.with_setting(FEATURE_LEVEL, level))
 
     def commit_change(
-        self, change: Callable[[Progress], Progress], output: Output = NOTHING, *, in_replay: bool = False
+        self, change: Callable[[Progress], Progress], output: Output = NO_OUTPUT, *, in_replay: bool = False
     ) -> bool:
         """Commit a change of the progress, and what goes with it, in a transaction of its own.
 

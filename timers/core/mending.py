@@ -16,7 +16,7 @@ from itertools import islice
 
 from timers.core.index import Suspect, Sweeper
 from timers.core.operation import Entry, RepeatingVersion, append_s_of, key_of, offset_of, repeating, request_of
-from timers.core.ports import NOTHING, Deleted, Follower, Lost, Outbox, Output, Store
+from timers.core.ports import NO_OUTPUT, Deleted, Follower, Lost, Outbox, Output, Store
 from timers.core.progress import Progress
 from timers.core.reading import RecordDecoder
 from timers.core.repeating import Repeats
@@ -24,8 +24,8 @@ from timers.core.repeating import Repeats
 STANDS_S = 60
 """Seconds, after the log was read to its end, for which a timer must have stood still."""
 
-LOOK_S = 60
-"""Seconds between two looks at the newest entries, of which there may be 150,000: 15 ms."""
+SEARCH_INTERVAL_S = 60
+"""Seconds between two searches of the newest entries, of which there may be 150,000: 15 ms."""
 
 MOST_SUSPECTS = 10_000
 MOST_ROWS = 200
@@ -62,7 +62,7 @@ class StandingStill:
         self._note(entries, committed, released_s)
         if released_s >= self._sweeper.swept.look_s:
             has_more = self._note(self._store.newest_entries(), committed, released_s)
-            look_s = released_s + (1 if has_more else LOOK_S)
+            look_s = released_s + (1 if has_more else SEARCH_INTERVAL_S)
             self._sweeper.swept = self._sweeper.swept._replace(look_s=look_s)
 
     def _note(self, entries: Sequence[tuple[bytes, Entry]], committed: Progress, released_s: int) -> bool:
@@ -108,12 +108,12 @@ class StandingStill:
         most = min(MOST_AT_ONCE, outbox.chunk.timers)
         found = self._found(progress, released_s, most) if is_read else []
         if not found:
-            return NOTHING
+            return NO_OUTPUT
         try:
             records = outbox.read_again([offset_of(chain) for _, chain in found])
         except Lost:  # no transaction was begun
             self._put_off({id for id, _ in found}, released_s)
-            return NOTHING
+            return NO_OUTPUT
         followers: list[Follower] = []
         broken: list[tuple[bytes, int, int]] = []
         unread = {id for id, chain in found if offset_of(chain) not in records}
@@ -133,11 +133,11 @@ class StandingStill:
                 if follower is not None:  # else this version cannot read it: another one may
                     followers.append(follower)
         self._put_off(unread, released_s)
-        return Output(mended=followers, broken=broken) if followers or broken else NOTHING
+        return Output(mended=followers, broken=broken) if followers or broken else NO_OUTPUT
 
     def _put_off(self, ids: Collection[bytes], released_s: int) -> None:
         """Look again later, behind the others, at what :meth:`_found` has found and cannot be decided now."""
-        later = tuple((id, offset, released_s + LOOK_S) for id, offset, _ in self._taken if id in ids)
+        later = tuple((id, offset, released_s + SEARCH_INTERVAL_S) for id, offset, _ in self._taken if id in ids)
         self._taken = tuple(each for each in self._taken if each[0] not in ids)
         swept = self._sweeper.swept
         self._sweeper.swept = swept._replace(suspects=(*swept.suspects, *later))

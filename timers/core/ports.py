@@ -95,7 +95,7 @@ class IndexPage(NamedTuple):
     """The id that was read last; None at the end of the index."""
 
 
-LEFT_OUT = 32
+MAX_GROUPS_LEFT_OUT = 32
 """Groups that a store leaves out before its caller learns of it, and may stop."""
 
 Page: TypeAlias = Sequence[tuple[bytes, bytes]]
@@ -239,7 +239,8 @@ class Store(Protocol):
         """Yields (key of its first row, rows) of the whole groups with rows of a callback topic that begin in
         [``first``, ``through``], in key order.
 
-        Rows may be empty: no more than :data:`LEFT_OUT` groups are left out before the key of the last one is said.
+        Rows may be empty: no more than :data:`MAX_GROUPS_LEFT_OUT` groups are left out before the key of the
+            last one is returned.
         """
 
     def replace(self, groups: Sequence[tuple[DueRows, list[Row]]]) -> None:
@@ -374,7 +375,7 @@ class Output(NamedTuple):
     """Versions that are appended to the request log again: a tombstone after them would end them [I19]."""
 
 
-NOTHING = Output()
+NO_OUTPUT = Output()
 
 
 class Deleted(NamedTuple):
@@ -408,7 +409,7 @@ class Outbox(Protocol):
             Lost: the brokers do not answer.
         """
 
-    def commit(self, progress: Progress, output: Output = NOTHING) -> None:
+    def commit(self, progress: Progress, output: Output = NO_OUTPUT) -> None:
         """Send ``output`` and ``progress``, make them visible, and tell :attr:`chunk` how long it took.
 
         Raises:

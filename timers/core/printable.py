@@ -11,12 +11,12 @@ from typing import Any
 
 _HEX_WIDTH = 16
 
-UNSAFE = r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ud800-\udfff]"
+UNSAFE_CHARACTERS = r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ud800-\udfff]"
 """Control characters, line separators, marks of the writing direction, and halves of surrogate pairs. The joiners
 U+200C and U+200D are not among them: Persian words and emoji need them. A regular expression for Python and, with the
 flag ``u``, for JavaScript."""
 
-_UNSAFE = re.compile(UNSAFE)
+_UNSAFE = re.compile(UNSAFE_CHARACTERS)
 
 _FIRST_BYTE, _LAST_BYTE = "\udc80", "\udcff"
 """How Python reads the bytes 80 to ff of a command line or a header, if they are not UTF-8."""

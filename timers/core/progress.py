@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
-from timers.core.fired import MOVED_S, Command, Hold, Holds, Hole, Moment, is_over, reached
-from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
-from timers.core.levels import FIRST, HOLDS, TRIMMED
+from timers.core.fired import MOVED_HOLE_S, Command, Hold, Holds, Hole, Moment, is_over, reached
+from timers.core.keys import MAX_OFFSET, NOTHING_FIRED, OrderKey
+from timers.core.levels import FIRST_LEVEL, HOLDS_LEVEL, TRIMMED_LEVELS
 from timers.core.lineage import Lineage
 from timers.core.timer import Row
 
@@ -17,12 +17,12 @@ MAX_REQUEST_BYTES = "TIMERS_MAX_REQUEST_BYTES"
 """Maximum bytes of a request value."""
 REJECT_OVERDUE = "reject-overdue"
 """1: requests that were due before they were sent are rejected; 0: they fire."""
-PARTITIONS = "partitions"
+PARTITION_COUNT = "partitions"
 """Number of partitions of a topic of timers with ids. The partition of an id depends on it, so a change must be
 noticed. Acceptance does not depend on it."""
 HOT_HORIZON = "TIMERS_HOT_HORIZON_S"
 """The horizon in seconds; 0: no timer goes cold."""
-SEAL = "cold-seal"
+COLD_SEAL = "cold-seal"
 """Secret of the partition's seals. Drawn when the partition first has a horizon."""
 VERDICT_RETENTION = "TIMERS_VERDICT_RETENTION_S"
 """Seconds after its end for which an id is not absent (:mod:`timers.core.only_if`)."""
@@ -151,12 +151,12 @@ class History(tuple[SettingChange, ...]):
     Who writes an entry, and from which offset on it is valid:
 
     ========================================  ======================================================================
-    settings of acceptance, ``SEAL``          a machine when it is made, if the value is another one: from the next
+    settings of acceptance, ``COLD_SEAL``          a machine when it is made, if the value is another one: from the next
                                               request on
     ``FEATURE_LEVEL``                         :meth:`Progress.first`, :meth:`timers.core.machine.Machine.raise_level`:
                                               from the next request on
     ``LOG_TRIMMED``                           :mod:`timers.machines.log_trimmer`, after a comparison. The log of levels
-                                              in ``TRIMMED`` may begin late without it
+                                              in ``TRIMMED_LEVELS`` may begin late without it
     ``HOLE_DUE_S``, ``HOLE_OFFSET``           ``timers clock --repair`` (:meth:`Progress.without_time`) and ``timers
                                               export --move`` (:meth:`Progress.moved`): about requests below the offset
     ``LOG_CUT``, ``CUT_FIRED``, ``CUT_HELD``  an opening, after an operator accepted a loss (:meth:`Progress.shortened`,
@@ -178,7 +178,7 @@ class History(tuple[SettingChange, ...]):
 
     def __new__(cls, changes: Iterable[SettingChange] = ()) -> History:
         history = super().__new__(cls, changes)
-        history.level = max((each.value for each in history if each.name == FEATURE_LEVEL), default=FIRST)
+        history.level = max((each.value for each in history if each.name == FEATURE_LEVEL), default=FIRST_LEVEL)
         history.cuts = tuple((each.from_offset, each.value) for each in history if each.name == LOG_CUT)
         history.cut = max((number for _, number in history.cuts), default=0)
         dues = [(each.from_offset, each.value) for each in history if each.name == HOLE_DUE_S]
@@ -187,7 +187,8 @@ class History(tuple[SettingChange, ...]):
             Hole(before, (due_s, offset)) for (before, due_s), offset in zip(dues, offsets, strict=False)
         )
         history.trims = any(
-            each.name == LOG_TRIMMED or (each.name == FEATURE_LEVEL and each.value in TRIMMED) for each in history
+            each.name == LOG_TRIMMED or (each.name == FEATURE_LEVEL and each.value in TRIMMED_LEVELS)
+            for each in history
         )
         history.passed_over = tuple((each.from_offset, each.value) for each in history if each.name == PASSED_OVER)
         history.changed_at = max((each.from_offset for each in history), default=0)
@@ -225,7 +226,7 @@ class Progress:
     next_offset: int = 0
     """Offset of the first request that is not yet accepted."""
 
-    fired_through: OrderKey = NEVER
+    fired_through: OrderKey = NOTHING_FIRED
     """Order key of the last timer that fired."""
 
     settings: History = History()  # noqa: RUF009  # immutable
@@ -252,7 +253,7 @@ class Progress:
     before its due second: they were readable late. Ascending. A replay refuses them, as the acceptance did [I27]."""
 
     holds: Holds = Holds()  # noqa: RUF009  # immutable
-    """The holds, oldest first; empty below the level :data:`timers.core.levels.HOLDS`."""
+    """The holds, oldest first; empty below the level :data:`timers.core.levels.HOLDS_LEVEL`."""
 
     taken: int = 0
     """Number of the newest command about targets that the machine has taken."""
@@ -273,7 +274,7 @@ class Progress:
 
         0: an operator took the second back [I24]. Then no tick counts only because it is soon after this second [I20].
         """
-        if self.fired_through == NEVER:
+        if self.fired_through == NOTHING_FIRED:
             return 0 if len(self.moves) < len(self.holes) else None
         return self.fired_through[0]
 
@@ -306,7 +307,7 @@ class Progress:
         self, commands: Sequence[Command], second: int, rows_of: Callable[[Hold], int], *, is_drained: bool
     ) -> Progress:
         """Returns the progress after the commands that it has not taken yet, and after the end of pauses that end by
-        themselves [I33]. Below the level :data:`timers.core.levels.HOLDS` it takes none.
+        themselves [I33]. Below the level :data:`timers.core.levels.HOLDS_LEVEL` it takes none.
 
         Pauses begin at once. They end when all that is due has fired or is held: else what came due while no worker
         ran would be sent at once, also if the release was to be slow.
@@ -316,7 +317,7 @@ class Progress:
             rows_of: counts the rows that a hold holds.
             is_drained: whether all that is due has fired or is held.
         """
-        if self.level < HOLDS or not (commands or self.holds):
+        if self.level < HOLDS_LEVEL or not (commands or self.holds):
             return self
         holds, now, taken = self.holds.with_time(second), self.moment, self.taken
         has_room = True
@@ -339,7 +340,7 @@ class Progress:
     def has_to_run(self, commands: Sequence[Command], second: int) -> bool:
         """Whether a machine has something to do at a tick second because of holds: it takes a command, or ends a pause,
         or releases rows."""
-        if self.level < HOLDS:
+        if self.level < HOLDS_LEVEL:
             return False
         if commands and commands[-1].number > self.taken:
             return True
@@ -351,9 +352,9 @@ class Progress:
 
     def without_time(self) -> Progress:
         """Returns a progress with the same pending requests, and with a hole in place of ``fired_through``."""
-        if self.fired_through == NEVER:
+        if self.fired_through == NOTHING_FIRED:
             return self
-        return replace(self._with_hole(self.fired_through), fired_through=NEVER)
+        return replace(self._with_hole(self.fired_through), fired_through=NOTHING_FIRED)
 
     def moved(self, number: int) -> Progress:
         """Returns a progress of which nothing is pending: all that was pending here fires elsewhere.
@@ -361,7 +362,7 @@ class Progress:
         Args:
             number: of this move, below 2^63. It tells this move from others of the same requests.
         """
-        after = self._with_hole((MOVED_S, number))
+        after = self._with_hole((MOVED_HOLE_S, number))
         # What was held is elsewhere, too; what is sent here from now on is still paused.
         begun = (hold._replace(begin=after.moment) for hold in self.holds if hold.is_paused)
         return replace(after, holds=Holds(begun))
@@ -372,12 +373,12 @@ class Progress:
 
     def is_elsewhere(self, offset: int) -> bool:
         """Whether what was pending of the request at an offset was moved to another app."""
-        return any(hole.through[0] == MOVED_S and offset < hole.before_offset for hole in self.holes)
+        return any(hole.through[0] == MOVED_HOLE_S and offset < hole.before_offset for hole in self.holes)
 
     @property
     def moves(self) -> tuple[int, ...]:
         """The numbers of all :meth:`moved`; mostly there are none."""
-        return tuple(number for due_s, number in (hole.through for hole in self.holes) if due_s == MOVED_S)
+        return tuple(number for due_s, number in (hole.through for hole in self.holes) if due_s == MOVED_HOLE_S)
 
     def _with_hole(self, through: OrderKey) -> Progress:
         names = zip((HOLE_DUE_S, HOLE_OFFSET), through, strict=True)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from timers.core.horizon import Horizon
-from timers.core.levels import FIRST
+from timers.core.levels import FIRST_LEVEL
 from timers.core.ports import Decoder
 from timers.core.progress import FEATURE_LEVEL, MAX_REQUEST_BYTES, REJECT_OVERDUE, History, Progress
 from timers.core.timer import Decoded
@@ -28,7 +28,7 @@ class RecordDecoder:
         self._horizon = horizon
         self._max_request_bytes = max_request_bytes
         self._history: History | None = None
-        self._newest: tuple[Decoder, int] = decoder(FIRST, False), max_request_bytes
+        self._newest: tuple[Decoder, int] = decoder(FIRST_LEVEL, False), max_request_bytes
         """The decoder, and the limit, for the newest settings of ``_history``."""
 
     def decode(self, records: Sequence[Any], to_offset: int, progress: Progress) -> Decoded:
@@ -48,7 +48,7 @@ class RecordDecoder:
 
     def _chosen(self, offset: int, progress: Progress) -> tuple[Decoder, int]:
         """The decoder, and the limit, for the record at ``offset``."""
-        level = progress.setting_at(FEATURE_LEVEL, offset, FIRST)
+        level = progress.setting_at(FEATURE_LEVEL, offset, FIRST_LEVEL)
         rejects_overdue = progress.setting_at(REJECT_OVERDUE, offset, 0) > 0
         max_bytes = progress.setting_at(MAX_REQUEST_BYTES, offset, self._max_request_bytes)
         return self._decoder(level, rejects_overdue), max_bytes

@@ -37,7 +37,7 @@ LAST: Final = "timer-last"
 NEXT: Final = "timer-next"
 TARGET: Final = "timer-topic"
 
-SENT = frozenset((VERSION, NOMINAL, NEXT))
+CALLBACK_HEADERS = frozenset((VERSION, NOMINAL, NEXT))
 """Headers that a callback of a repeating timer has."""
 
 ON_TIME_S = 10
@@ -49,10 +49,10 @@ STALE_S = 60
 MOST_SENT = 100
 """So many late occurrences are caught up at most: the newest ones."""
 
-FAR_S = 30 * 86_400
+WAYPOINT_AFTER_S = 30 * 86_400
 """What is due later than this gets a waypoint first, because the rules of time zones change."""
 
-LOOK_S = 400 * 86_400
+SEARCH_AHEAD_S = 400 * 86_400
 """So many seconds the next occurrence is looked for."""
 
 ZONE_RETRY_S = 60
@@ -186,7 +186,7 @@ class Repeats:
         far_s: an occurrence that is due in more seconds than this gets a waypoint first.
     """
 
-    def __init__(self, read: Callable[[bytes], Rule], far_s: int = FAR_S) -> None:
+    def __init__(self, read: Callable[[bytes], Rule], far_s: int = WAYPOINT_AFTER_S) -> None:
         self._read = read
         self._far_s = far_s
 
@@ -362,14 +362,14 @@ class Repeats:
             second: the present one.
             owed_s: what follows is sent up to this nominal second, however late it is.
         """
-        look_s = second + LOOK_S
+        look_s = second + SEARCH_AHEAD_S
         try:
             seconds = self._read(rule)
             until_s, nominal_s = seconds.until_s, seconds.next_nominal(after_s, look_s)
             is_last = (
                 nominal_s is not None
                 and until_s is not None
-                and until_s - nominal_s < LOOK_S
+                and until_s - nominal_s < SEARCH_AHEAD_S
                 and seconds.next_nominal(nominal_s, until_s) is None
             )
         except ZoneUnknown as error:

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from timers.core.fired import Holds, Hole, reached
-from timers.core.keys import NEVER, OrderKey, decode, encode
+from timers.core.keys import NOTHING_FIRED, OrderKey, decode, encode
 from timers.core.lineage import Parted, Unknown
 from timers.core.operation import offset_of
 from timers.core.ports import Store
@@ -128,7 +128,7 @@ def _lost_rows(rescues: Sequence[Rescue], holes: Sequence[Hole], store: Store) -
     through = min(each.through for each in rescues)
     if through.startswith(_CANCELS):
         return
-    for key, rows in store.waiting(decode(through) if through else NEVER):
+    for key, rows in store.waiting(decode(through) if through else NOTHING_FIRED):
         lost = [row for row in rows if _is_lost(rescues, holes, key[0], row)]
         ids = [id_bytes(row[5][0]) for row in lost if row[5] is not None]
         latest = store.entries(ids) if ids else {}

@@ -6,7 +6,7 @@ also if the machine reads it later: after a downtime, days later.
 
 from __future__ import annotations
 
-CLEANING_S = 5
+UNCOMPACTED_S = 5
 """Records appended less than this many seconds ago are in the active segment, which compaction does not touch."""
 
 

@@ -15,20 +15,20 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import NamedTuple, Protocol, TypeVar
 
-from timers.core.keys import NEVER, OrderKey
+from timers.core.keys import NOTHING_FIRED, OrderKey
 from timers.core.machine import Machine
 from timers.core.ports import Lost, Page, SnapshotStore, Store, View
-from timers.core.progress import SEAL, History, NamedSnapshot, Progress, SettingChange
+from timers.core.progress import COLD_SEAL, History, NamedSnapshot, Progress, SettingChange
 from timers.core.steps import State
 from timers.core.store_validity import catch_up
 
-CHUNK_BYTES = 512 * 1024
+SNAPSHOT_CHUNK_BYTES = 512 * 1024
 """Size of a record of a snapshot."""
 
 LEAST_BYTES = 16 * 1024 * 1024
 """A log that has grown by less than this is read again."""
 
-RECORD_BYTES = 256
+ASSUMED_REQUEST_BYTES = 256
 """Size of a request, until some were read."""
 
 ROWS_A_RECORD = 8
@@ -93,7 +93,7 @@ def history_hash(history: Iterable[SettingChange], applied: int) -> bytes:
 
 def footer_of(view: View, place: Place, fired_through: OrderKey, keys: int, digest: bytes) -> Footer:
     """Returns the footer of a snapshot."""
-    known = tuple(each for each in view.history if each.from_offset < view.applied and each.name != SEAL)
+    known = tuple(each for each in view.history if each.from_offset < view.applied and each.name != COLD_SEAL)
     hashed = history_hash(view.history, view.applied)
     return Footer(place, view.applied, fired_through, known, hashed, keys, view.rows, digest)
 
@@ -114,7 +114,7 @@ def may_name(now: Progress, begun: Progress) -> bool:
 
 def bytes_of_snapshot(named: NamedSnapshot) -> int:
     """Returns the size of a snapshot, rounded up to whole records."""
-    return (named.end_offset - named.first_offset) * CHUNK_BYTES
+    return (named.end_offset - named.first_offset) * SNAPSHOT_CHUNK_BYTES
 
 
 def offsets_since(progress: Progress) -> int:
@@ -254,7 +254,7 @@ def _is_of(progress: Progress, footer: Footer) -> bool:
     """Whether the settings of a progress are those under which a snapshot was made. A progress that was lost, and made
     anew from a footer, has no seal."""
     below = [each for each in progress.settings if each.from_offset < footer.applied]
-    if any(each.name == SEAL for each in below):
+    if any(each.name == COLD_SEAL for each in below):
         return footer.history_hash == history_hash(below, footer.applied)
     return footer.history == tuple(below)
 
@@ -328,7 +328,7 @@ def progress_from(named: NamedSnapshot, footer: Footer, progress: Progress) -> P
     Args:
         progress: what is known of it.
     """
-    is_unknown = progress.fired_through == NEVER and not progress.holes
+    is_unknown = progress.fired_through == NOTHING_FIRED and not progress.holes
     later = (each for each in progress.settings if each.from_offset >= footer.applied)
     return replace(
         progress,

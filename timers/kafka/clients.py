@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TRANSACTION_TIMEOUT_MS = 10_000
 """Timeout of each transaction. An open one holds back all read_committed readers of its partitions."""
 
-SILENT_S = 5.0
+METADATA_ANSWER_S = 5.0
 """Time in which a broker answers a request for metadata."""
 
 LIBRDKAFKA_LOG = logging.getLogger("timers.kafka.librdkafka")
@@ -112,14 +112,14 @@ def note_offsets(
 
 
 def asking_admin(settings: Settings, reports: connection.ErrorReports | None = None) -> AdminClient:
-    """An admin client of the worker that asks another broker after one was silent for :data:`SILENT_S`.
+    """An admin client of the worker that asks another broker after one was silent for :data:`METADATA_ANSWER_S`.
 
     By default librdkafka waits for 60 s, and meanwhile it prefers the broker that it asked last. It may live as long as
     the worker, so it reads certificates, keys and authorities again when their files change.
     """
     from timers.kafka.admin_client import lasting  # not at the top: the client library does not need this import
 
-    config = {**librdkafka(settings), "socket.timeout.ms": int(SILENT_S * 1000)}
+    config = {**librdkafka(settings), "socket.timeout.ms": int(METADATA_ANSWER_S * 1000)}
     if reports is not None:
         config.update(reports.callbacks)
     admin = lasting(config, files=connection.tls_files(settings))

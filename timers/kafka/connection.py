@@ -33,10 +33,10 @@ from timers.process.threads import check_threads
 
 logger = logging.getLogger(__name__)
 
-TIMEOUT_S = 10.0
+CALL_TIMEOUT_S = 10.0
 """How long one request to the brokers may take."""
 
-AGAIN_S = 0.2
+CALL_RETRY_S = 0.2
 """Time between two tries of a call that failed because a leader moves."""
 
 _FIRST_ATTEMPT_S = 0.25
@@ -478,7 +478,7 @@ def metadata(
         attempt_s *= 2
 
 
-def give_up_at(timeout_s: float = TIMEOUT_S) -> float:
+def give_up_at(timeout_s: float = CALL_TIMEOUT_S) -> float:
     """Until when :func:`answer` waits if a question is asked now with a time for the answer: a monotonic time."""
     return monotonic() + timeout_s + GRACE_S
 
@@ -511,7 +511,7 @@ def while_moving(call: Callable[[], _T], timeout_s: float) -> _T:
         except KafkaException as error:
             if code_of(error) not in MOVING | UNREACHABLE or monotonic() > deadline:
                 raise
-        sleep(AGAIN_S)
+        sleep(CALL_RETRY_S)
 
 
 def partitions_of(
@@ -528,7 +528,7 @@ def partitions_of(
         KafkaException: no broker answers within ``timeout_s`` (10 s by default) or before ``is_over``, or the topic may
             not be described.
     """
-    found = metadata(client, reports, TIMEOUT_S if timeout_s is None else timeout_s, topic, is_over).topics[topic]
+    found = metadata(client, reports, CALL_TIMEOUT_S if timeout_s is None else timeout_s, topic, is_over).topics[topic]
     if found.error is not None and found.error.code() in NO_TOPIC:
         return 0
     if found.error is not None and found.error.code() not in MOVING:

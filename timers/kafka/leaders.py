@@ -17,9 +17,9 @@ from timers.kafka.admin_client import AdminClient
 from timers.kafka.connection import ErrorReports, partitions_of
 from timers.kafka.error_codes import MOVING, NO_TOPIC, NOT_ALLOWED, UNREACHABLE, code_of
 
-TIMEOUT_S = 3.0
+LEADERS_TIMEOUT_S = 3.0
 
-ANSWER_S = 2.0
+LEADER_ANSWER_S = 2.0
 """Time for an answer of each leader."""
 
 _GRACE_S = 1.0
@@ -66,8 +66,8 @@ class AnsweringLeaders:
         places = [(topic, number) for topic in topics for number in range(self._count(topic, now_s))]
         asked = [each for each in places if self._silent_until.get(each, 0.0) <= now_s]
         latest = {Place(*each): OffsetSpec.latest() for each in asked}  # type: ignore[no-untyped-call]
-        futures = self._admin.list_offsets(latest, request_timeout=ANSWER_S) if latest else {}
-        wait(futures.values(), ANSWER_S + _GRACE_S)
+        futures = self._admin.list_offsets(latest, request_timeout=LEADER_ANSWER_S) if latest else {}
+        wait(futures.values(), LEADER_ANSWER_S + _GRACE_S)
         answered = {(each.topic, each.partition) for each, future in futures.items() if _is_answered(future)}
         gone = {each.topic for each, future in futures.items() if _is_gone(future)}
         silent = [each for each in asked if each not in answered and each[0] not in gone]
@@ -85,7 +85,7 @@ class AnsweringLeaders:
         if count and now_s - asked_s < COUNT_S:
             return count
         try:
-            count = partitions_of(self._admin, self._reports, topic, TIMEOUT_S)
+            count = partitions_of(self._admin, self._reports, topic, LEADERS_TIMEOUT_S)
         except KafkaException as error:
             if not count and code_of(error) not in NOT_ALLOWED:
                 raise

@@ -41,10 +41,10 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-TIMEOUT_S = 5.0
+LINEAGE_TIMEOUT_S = 5.0
 """Time for an answer of a leader."""
 
-WAIT_S = 6.0
+LINEAGE_WAIT_S = 6.0
 """Time for the answer to an opening; a little longer than one request may take."""
 
 
@@ -291,10 +291,10 @@ class AskLog:
         """See :class:`timers.kafka.aiokafka_internals.leader_client.AskLeaders`."""
         asked: Future[_T] = self._submit(question(self._lineages.client))
         try:
-            return asked.result(WAIT_S)
+            return asked.result(LINEAGE_WAIT_S)
         except TimeoutError:
             asked.cancel()
-            raise KafkaTimeoutError(f"no answer within {WAIT_S:g} s") from None
+            raise KafkaTimeoutError(f"no answer within {LINEAGE_WAIT_S:g} s") from None
 
     def compare(self, tp: TopicPartition, sought: Sequence[Lineage]) -> Sequence[Answer]:
         """Compare lineages with the log of a partition.

@@ -19,7 +19,7 @@ from typing import Any
 
 STATISTICS_MS = 10_000
 
-LOST = "has lost the addresses of all brokers, and connects to none any more (issue 5301 of librdkafka)"
+LOST_BROKERS = "has lost the addresses of all brokers, and connects to none any more (issue 5301 of librdkafka)"
 """What a message says of a client."""
 
 _KNOWN = '"source":"learned"', '"source":"configured"'

@@ -21,7 +21,7 @@ _MOST_TOPICS, _MOST_RECORDS = 20, 500
 
 _SILENT_S, _TIMEOUT_S = 2.0, 5.0
 
-RECENT_S = 3600.0
+RUNNING_WITHIN_S = 3600.0
 """An app whose progress is younger probably runs."""
 
 

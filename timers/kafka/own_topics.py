@@ -18,7 +18,7 @@ from timers.process.config.settings import Settings
 
 UNLIMITED = "-1"
 
-CLEANUP_POLICY, MAX_BYTES = "cleanup.policy", "max.message.bytes"
+CLEANUP_POLICY, MAX_MESSAGE_BYTES = "cleanup.policy", "max.message.bytes"
 RETENTION_MS, RETENTION_BYTES = "retention.ms", "retention.bytes"
 MIN_IN_SYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 TIMESTAMP_TYPE = "message.timestamp.type"
@@ -70,7 +70,7 @@ class OwnTopic:
     """What else the loss of an acknowledged record does, for the end of a sentence."""
 
 
-TRANSACTIONS = OwnTopic(
+TRANSACTION_LOG = OwnTopic(
     "__transaction_state",
     {},
     (),
@@ -84,7 +84,7 @@ The brokers' ``transaction.state.log.min.isr`` is its ``min.insync.replicas`` wh
 def kept_config(settings: Settings) -> dict[str, str]:
     """Configuration of a topic that keeps its records, and takes those of the largest requests."""
     unlimited = {RETENTION_MS: UNLIMITED, RETENTION_BYTES: UNLIMITED}
-    return {CLEANUP_POLICY: "delete", **unlimited, MAX_BYTES: str(max_message_bytes(settings))}
+    return {CLEANUP_POLICY: "delete", **unlimited, MAX_MESSAGE_BYTES: str(max_message_bytes(settings))}
 
 
 def own_topics(settings: Settings) -> list[OwnTopic]:
@@ -224,9 +224,9 @@ def _of_topic(
         yield wrong(TIMESTAMP_TYPE, *topic.append_time, LOG_APPEND_TIME)
     if topic.too_large is not None:
         severity, effect = topic.too_large
-        needed = topic.config[MAX_BYTES]
-        if int(config.get(MAX_BYTES) or needed) < int(needed):
-            yield wrong(MAX_BYTES, severity, f"less than a request may take, {effect}", needed)
+        needed = topic.config[MAX_MESSAGE_BYTES]
+        if int(config.get(MAX_MESSAGE_BYTES) or needed) < int(needed):
+            yield wrong(MAX_MESSAGE_BYTES, severity, f"less than a request may take, {effect}", needed)
     if topic.needs_all_records and "delete" in config.get(CLEANUP_POLICY, "delete"):
         for name in (RETENTION_MS, RETENTION_BYTES):
             if config.get(name, UNLIMITED) != UNLIMITED:
@@ -247,13 +247,13 @@ def _alter(brokers: str, topic: str, name: str, value: str) -> str:
     return f"{to} --add-config {name}={value}"
 
 
-SNAPSHOTS = {
+SNAPSHOT_TOPIC_CONFIG = {
     CLEANUP_POLICY: "delete",
     RETENTION_MS: UNLIMITED,
     RETENTION_BYTES: UNLIMITED,
     "segment.bytes": str(16 * 1024 * 1024),
     SEGMENT_MS: "10000",  # each snapshot begins a segment, so that those before it can be deleted
-    MAX_BYTES: str(1024 * 1024),
+    MAX_MESSAGE_BYTES: str(1024 * 1024),
     TIMESTAMP_TYPE: LOG_APPEND_TIME,
     _UNCLEAN: "false",
 }
@@ -266,7 +266,7 @@ def wrong_snapshots(brokers: str, topic: str, config: Mapping[str, str], min_in_
     Args:
         min_in_sync: number of in-sync replicas of its request topic.
     """
-    needed = {name: SNAPSHOTS[name] for name in (CLEANUP_POLICY, RETENTION_MS, RETENTION_BYTES, _UNCLEAN)}
+    needed = {name: SNAPSHOT_TOPIC_CONFIG[name] for name in (CLEANUP_POLICY, RETENTION_MS, RETENTION_BYTES, _UNCLEAN)}
     if int(config[MIN_IN_SYNC]) < min_in_sync:
         needed[MIN_IN_SYNC] = str(min_in_sync)
     if config[CLEANUP_POLICY] == KEEP_ALL:
@@ -287,7 +287,7 @@ def _one_copy(brokers: str, kept: str, names: list[str], broker_count: int) -> W
         sentence = f"{what}: the cluster at {brokers} has one broker, and a lost disk of it loses all {kept}"
         return WrongConfig(names[0], "replicas", "1", NOTE, sentence)
     listed = ", ".join(names)
-    if names == [TRANSACTIONS.name]:
+    if names == [TRANSACTION_LOG.name]:
         kept = "the ends of transactions"
     sentence = (
         f"{what}: {listed} {'has' if len(names) == 1 else 'have'} one replica, and a lost disk of its broker loses "

@@ -155,7 +155,7 @@ class ProgressLog(ProgressRules):
             LogMismatch: the record cannot be read.
         """
         value = self.of_app(progress_record.APP_KEY)
-        name, first = progress_record.ALLOWED_LEVEL, levels.FIRST
+        name, first = progress_record.ALLOWED_LEVEL, levels.FIRST_LEVEL
         return first if value is None else max(first, progress_record.decode_number(name, value, first))
 
     def of_app(self, key: bytes, *, after_fence: bool = False) -> bytes | None:
@@ -405,8 +405,8 @@ def permitted_level(settings: Settings) -> int:
 def _permitted(settings: Settings, allowed: int) -> int:
     """Return the level that an operator allows, if this version has it; a lower one where a machine could not append
     occurrences [I37]."""
-    allowed = min(allowed, levels.RAISED_TO)
-    if allowed < levels.REPEATS or not settings.id_topic:
+    allowed = min(allowed, levels.RAISED_TO_LEVEL)
+    if allowed < levels.REPEATS_LEVEL or not settings.id_topic:
         return allowed
     access = _write_access(settings)
     access.ask({settings.id_topic})
@@ -414,15 +414,15 @@ def _permitted(settings: Settings, allowed: int) -> int:
         _denied.discard(settings.id_topic)
         return allowed
     if settings.id_topic in _denied:
-        return levels.HOLDS
+        return levels.HOLDS_LEVEL
     _denied.add(settings.id_topic)
     logger.warning(
         "partitions stay at feature level %d: this worker lacks Write on topic %r, to which timers that repeat are "
         "appended (docs/security.md has the kafka-acls lines)",
-        levels.HOLDS,
+        levels.HOLDS_LEVEL,
         settings.id_topic,
     )
-    return levels.HOLDS
+    return levels.HOLDS_LEVEL
 
 
 _denied: set[str] = set()
@@ -453,7 +453,7 @@ def allow_in_new_app(settings: Settings, partitions: int) -> None:
     while True:
         try:
             if _is_new(settings, partitions):
-                allow(settings, levels.RAISED_TO)
+                allow(settings, levels.RAISED_TO_LEVEL)
             return
         except KafkaException as error:
             if monotonic() > deadline:

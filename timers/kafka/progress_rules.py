@@ -9,9 +9,9 @@ from typing import TypeAlias
 
 from timers.core import levels
 from timers.core.doubts import is_refused
-from timers.core.keys import NEVER
+from timers.core.keys import NOTHING_FIRED
 from timers.core.ports import Lost
-from timers.core.progress import PARTITIONS, WITNESS_S, Progress, Witness
+from timers.core.progress import PARTITION_COUNT, WITNESS_S, Progress, Witness
 from timers.core.rescue import Cut
 from timers.core.timer import TopicPartition
 from timers.errors import DoubtfulLog, LevelTooHigh, LogMismatch
@@ -24,7 +24,7 @@ from timers.wire.topics import partition_name
 
 logger = logging.getLogger(__name__)
 
-SNAPSHOT = ":snapshot"
+SNAPSHOT_SUFFIX = ":snapshot"
 """In TIMERS_ACCEPT_LOSS after the name of a partition: also the loss of its snapshots, so of all that is pending."""
 
 Copy: TypeAlias = tuple[int, str] | BaseException
@@ -46,7 +46,9 @@ def progress_partition(tp: TopicPartition, cluster: Cluster, settings: Settings)
 def _said(values: Witness) -> str:
     """What a progress or its copy says, for a sentence."""
     due_s, offset = values.fired_through
-    fired = "nothing fired" if values.fired_through == NEVER else f"all fired up to second {due_s}, offset {offset}"
+    fired = (
+        "nothing fired" if values.fired_through == NOTHING_FIRED else f"all fired up to second {due_s}, offset {offset}"
+    )
     return f"says that it was accepted up to offset {values.next_offset} and {fired}"
 
 
@@ -151,7 +153,7 @@ class ProgressRules:
                 progress, topic_id = progress_record.decode(record)
             except LevelTooHigh:  # this stops one machine: the others may have a lower level
                 continue
-            known = progress.setting_at(PARTITIONS, progress.next_offset, count)
+            known = progress.setting_at(PARTITION_COUNT, progress.next_offset, count)
             if topic_id == self._cluster.topic_ids[topic] and known != count:
                 self.mismatch(
                     tp,
@@ -178,7 +180,7 @@ class ProgressRules:
                 f"{begins}, and what is pending below cannot be restored: its snapshots, at offset {offsets}, cannot "
                 "be read, or end before the log begins (the errors before this one say why)"
             )
-            self.mismatch(tp, sentence, progress, kind=SNAPSHOT)
+            self.mismatch(tp, sentence, progress, kind=SNAPSHOT_SUFFIX)
         elif progress != Progress():  # a new app starts with the first record that exists
             sentence = "records were deleted before they could be read (retention.ms or retention.bytes is too small)"
             self.mismatch(tp, f"{begins}: {sentence}", progress)

@@ -19,9 +19,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from timers.errors import TimersError
 from timers.kafka import connection
 from timers.kafka.clients import LIBRDKAFKA_LOG, TRANSACTION_TIMEOUT_MS, flush, reader
-from timers.kafka.connection import TIMEOUT_S
+from timers.kafka.connection import CALL_TIMEOUT_S
 from timers.kafka.error_codes import MOVING, NO_TOPIC, code_of
-from timers.kafka.lost_brokers import LOST, LostBrokers
+from timers.kafka.lost_brokers import LOST_BROKERS, LostBrokers
 from timers.process.config.settings import Settings
 from timers.wire import topics
 from timers.wire.formats import RequestRecord
@@ -264,7 +264,7 @@ class TopicReader:
         starts: dict[int, int] = {}
         if self._since_ms is not None:
             wanted = [TopicPartition(self._topic, partition, self._since_ms) for partition in partitions]
-            for found in self._consumer.offsets_for_times(wanted, timeout=TIMEOUT_S):
+            for found in self._consumer.offsets_for_times(wanted, timeout=CALL_TIMEOUT_S):
                 if found.error is not None:
                     raise KafkaException(found.error)
                 if found.offset >= 0:
@@ -272,7 +272,7 @@ class TopicReader:
         for partition in partitions:
             if partition not in starts:
                 place = TopicPartition(self._topic, partition)
-                _, end = self._consumer.get_watermark_offsets(place, timeout=TIMEOUT_S, cached=False)
+                _, end = self._consumer.get_watermark_offsets(place, timeout=CALL_TIMEOUT_S, cached=False)
                 starts[partition] = int(end)
         return starts
 
@@ -286,7 +286,7 @@ class TopicReader:
         while True:
             message = self._consumer.poll(_READ_POLL_S)
             if self._lost.are_all:
-                raise TimersError(f"the consumer of topic {self._topic!r} {LOST}: read it again")
+                raise TimersError(f"the consumer of topic {self._topic!r} {LOST_BROKERS}: read it again")
             if message is None:
                 yield None
             elif (error := message.error()) is None:
@@ -363,7 +363,7 @@ class TransactionalWriter:
             self._commit()
         except BaseException:
             with contextlib.suppress(KafkaException):  # then the brokers abort it after its timeout
-                self._producer.abort_transaction(TIMEOUT_S)
+                self._producer.abort_transaction(CALL_TIMEOUT_S)
             raise
 
     def _send(self, records: Sequence[Record]) -> list[str]:
@@ -390,7 +390,7 @@ class TransactionalWriter:
         """Commit. A call that timed out is repeated: it continues the same commit."""
         for tries_left in reversed(range(_COMMIT_TRIES)):
             try:
-                self._producer.commit_transaction(TIMEOUT_S)
+                self._producer.commit_transaction(CALL_TIMEOUT_S)
                 return
             except KafkaException as error:
                 if not tries_left or not error.args[0].retriable():

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from timers.core.levels import REPEATS
+from timers.core.levels import REPEATS_LEVEL
 from timers.process.config.settings import Settings
 from timers.wire import future
 from timers.wire.formats import RequestFormat, countdown, future_by_id, marker, schedule
@@ -37,7 +37,7 @@ NATIVE = RequestFormat(
     future.decode,
     future.rebuild_request,
     allows_cold_tier=True,
-    decode_from_level={REPEATS: partial(future.decode, drops_schema_ids=True)},
+    decode_from_level={REPEATS_LEVEL: partial(future.decode, drops_schema_ids=True)},
 )
 
 REQUEST_FORMATS = (
@@ -56,7 +56,7 @@ REQUEST_FORMATS = (
             has_conditions=True,
             allows_cold_tier=True,
             copy_needs_timer_again=True,
-            decode_from_level={REPEATS: partial(future_by_id.decode, repeats=True)},
+            decode_from_level={REPEATS_LEVEL: partial(future_by_id.decode, repeats=True)},
         ),
         "TIMERS_ID_TOPIC",
         lambda settings: _as_list(settings.id_topic),

@@ -129,7 +129,7 @@ def allow(settings: Settings, principal: str, wanted: Iterable[Right]) -> None:
     reports = connection.ErrorReports(settings)
     with reports.explained("ACLs cannot be created"):
         admin = admin_client(settings, reports)
-        connection.metadata(admin, reports, connection.TIMEOUT_S)
+        connection.metadata(admin, reports, connection.CALL_TIMEOUT_S)
         bindings = [
             AclBinding(
                 right.kind,
@@ -145,7 +145,7 @@ def allow(settings: Settings, principal: str, wanted: Iterable[Right]) -> None:
         ]
         try:
             until = connection.give_up_at()
-            for outcome in admin.create_acls(bindings, request_timeout=connection.TIMEOUT_S).values():
+            for outcome in admin.create_acls(bindings, request_timeout=connection.CALL_TIMEOUT_S).values():
                 connection.answer(outcome, until)
         except KafkaException as error:
             if code_of(error) not in NOT_ALLOWED:

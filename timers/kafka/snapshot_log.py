@@ -19,8 +19,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 
 from timers.core.ports import Lost, Page, View
 from timers.core.progress import NamedSnapshot
-from timers.core.snapshots import CHUNK_BYTES, Footer, Unreadable
-from timers.kafka.clients import LIBRDKAFKA_LOG, SILENT_S, asking_admin, librdkafka, reader
+from timers.core.snapshots import SNAPSHOT_CHUNK_BYTES, Footer, Unreadable
+from timers.kafka.clients import LIBRDKAFKA_LOG, METADATA_ANSWER_S, asking_admin, librdkafka, reader
 from timers.kafka.connection import answer, give_up_at
 from timers.kafka.error_codes import code_of
 from timers.kafka.records import read
@@ -38,7 +38,7 @@ UNACKNOWLEDGED_S = 60.0
 WAITING_BYTES = 4 * 1024 * 1024
 """Memory of records that wait to be sent, or to be restored."""
 
-RECORD_BYTES = CHUNK_BYTES + 1024
+RECORD_BYTES = SNAPSHOT_CHUNK_BYTES + 1024
 """Largest record of a snapshot, without compression."""
 
 ANEW_S = 60.0
@@ -215,7 +215,7 @@ class SnapshotLog:
         sending = _Sending(self._settings, (self._topic, self.partition), number, bytes_per_s, self._check)
         encoder = snapshot.Encoder(view)
         try:
-            known = topic_id(self._admin, self._topic, SILENT_S)
+            known = topic_id(self._admin, self._topic, METADATA_ANSWER_S)
             if known is None:
                 raise Unwritten(f"the topic of snapshots {self._topic!r} does not exist")
             for value in encoder:
@@ -223,7 +223,7 @@ class SnapshotLog:
             end = footer(encoder.keys, encoder.digest)
             sending.send(snapshot.encode_footer(end))
             first, last = sending.finish()
-            if topic_id(self._admin, self._topic, SILENT_S) != known:
+            if topic_id(self._admin, self._topic, METADATA_ANSWER_S) != known:
                 raise Unwritten(f"the topic of snapshots {self._topic!r} was made anew meanwhile")
         except KafkaException as error:
             raise Unwritten(f"{self._name} takes no snapshot: {error.args[0].str()}") from error
@@ -261,11 +261,11 @@ class SnapshotLog:
         """
         while True:
             try:
-                known, partitions = identity(self._admin, self._topic, SILENT_S) or (b"", 0)
+                known, partitions = identity(self._admin, self._topic, METADATA_ANSWER_S) or (b"", 0)
                 if self.partition >= partitions:
                     return  # the request topic was given more partitions: there is no snapshot of this one yet
                 place = TopicPartition(self._topic, self.partition)
-                low, high = self._consumer.get_watermark_offsets(place, timeout=SILENT_S, cached=False)
+                low, high = self._consumer.get_watermark_offsets(place, timeout=METADATA_ANSWER_S, cached=False)
                 break
             except KafkaException as error:
                 self._wait_after(error)
@@ -296,19 +296,19 @@ class SnapshotLog:
             KafkaException: the brokers do not answer, or refuse.
         """
         for deleted in self._admin.delete_records([TopicPartition(self._topic, self.partition, offset)]).values():
-            answer(deleted, give_up_at(SILENT_S))
+            answer(deleted, give_up_at(METADATA_ANSWER_S))
 
     def _look(self, named: NamedSnapshot) -> None:
         """Compare what the progress says with the topic, which a user may have deleted or made anew."""
         while True:
             try:
-                known = topic_id(self._admin, self._topic, SILENT_S)
+                known = topic_id(self._admin, self._topic, METADATA_ANSWER_S)
                 if known != named.topic_id:
                     self._silent_since = inf
                     what = "does not exist" if known is None else f"was made anew: its id is {known.hex()}"
                     raise Unreadable(f"the topic of snapshots {self._topic!r} {what}")
                 place = TopicPartition(self._topic, self.partition)
-                low, high = self._consumer.get_watermark_offsets(place, timeout=SILENT_S, cached=False)
+                low, high = self._consumer.get_watermark_offsets(place, timeout=METADATA_ANSWER_S, cached=False)
                 if not low <= named.first_offset <= named.end_offset <= high:
                     self._silent_since = inf  # this is an answer
                     theirs = f"{named.first_offset} to {named.end_offset - 1}"
@@ -362,7 +362,7 @@ class SnapshotLog:
         while position < end:
             try:
                 place = self._consumer, self._topic, self.partition
-                for message in read(*place, position, end, timeout_s=SILENT_S, while_waiting=self._check):
+                for message in read(*place, position, end, timeout_s=METADATA_ANSWER_S, while_waiting=self._check):
                     self._silent_since = inf
                     yield message
                     position = (message.offset() or 0) + 1

@@ -21,13 +21,13 @@ from timers.wire import targets as wire
 from timers.wire import topics
 from timers.wire.targets import PARTITION, Target, Targets
 
-LOOK_S = 1.0
+TARGETS_LOOK_S = 1.0
 """Seconds for which a request of a worker waits for a new command, and between two looks or tries."""
 
-OPENING_S = 5.0
+TARGETS_START_WAIT_S = 5.0
 """Longest time for which a worker that starts waits for the commands, before it opens machines."""
 
-ANSWER_S = 5.0
+TARGETS_ANSWER_S = 5.0
 """Longest time for which the leader may be silent."""
 
 WHOLE_S = 30.0
@@ -92,7 +92,7 @@ class TargetsReader:
         return self._found
 
 
-def read(settings: Settings, reports: connection.ErrorReports, timeout_s: float = connection.TIMEOUT_S) -> Targets:
+def read(settings: Settings, reports: connection.ErrorReports, timeout_s: float = connection.CALL_TIMEOUT_S) -> Targets:
     """Return what the topic says. Blocks.
 
     Raises:

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 _SHOWN_S = 5.0
 """Seconds that a new topic may take until the brokers show it: the controller answers before they know it."""
 
-UNKNOWN_FOR_S = 1.0
+UNKNOWN_TOPIC_RETRY_S = 1.0
 """Seconds after which workers look up an unknown topic again. So even many timers for it cause few requests."""
 
 
@@ -49,7 +49,7 @@ def cluster_id(settings: Settings) -> str:
         TimersError: no broker answers.
     """
     with _asking(settings, "the id of the cluster cannot be read") as asked:
-        return str(connection.metadata(*asked, connection.TIMEOUT_S, settings.request_topic).cluster_id)
+        return str(connection.metadata(*asked, connection.CALL_TIMEOUT_S, settings.request_topic).cluster_id)
 
 
 def exists(settings: Settings, topic: str) -> bool:
@@ -148,15 +148,15 @@ def create_if_missing(
     config = {"cleanup.policy": cleanup_policy, **time_config, **config}
     new = NewTopic(topic, partitions, settings.replication or -1, config=config)
     with _asking(settings, f"topic {topic!r} cannot be created") as asked:
-        connection.metadata(*asked, connection.TIMEOUT_S)
-        created = connection.while_moving(lambda: create(asked[0], new), connection.TIMEOUT_S)
+        connection.metadata(*asked, connection.CALL_TIMEOUT_S)
+        created = connection.while_moving(lambda: create(asked[0], new), connection.CALL_TIMEOUT_S)
         deadline_s = monotonic() + _SHOWN_S
         while not connection.partitions_of(*asked, topic) and monotonic() < deadline_s:
-            sleep(connection.AGAIN_S)
+            sleep(connection.CALL_RETRY_S)
         return created
 
 
-def create(admin: AdminClient, topic: NewTopic, timeout_s: float = connection.TIMEOUT_S) -> bool:
+def create(admin: AdminClient, topic: NewTopic, timeout_s: float = connection.CALL_TIMEOUT_S) -> bool:
     """Create a topic, and wait for it. False if it exists already."""
     failure = create_all(admin, [topic], timeout_s).get(topic.topic)
     if failure is not None and code_of(failure) != KafkaError.TOPIC_ALREADY_EXISTS:
@@ -165,7 +165,7 @@ def create(admin: AdminClient, topic: NewTopic, timeout_s: float = connection.TI
 
 
 def create_all(
-    admin: AdminClient, topics: list[NewTopic], timeout_s: float = connection.TIMEOUT_S
+    admin: AdminClient, topics: list[NewTopic], timeout_s: float = connection.CALL_TIMEOUT_S
 ) -> dict[str, KafkaException]:
     """Create topics in one request, and wait for them. Returns topic -> error, for those that were not created."""
     failures = {}
@@ -246,7 +246,11 @@ def _is_kafkas_own(setting: Any) -> bool:
 
 
 def configs(
-    admin: AdminClient, topics: Iterable[str], timeout_s: float = connection.TIMEOUT_S, *, skip_denied: bool = False
+    admin: AdminClient,
+    topics: Iterable[str],
+    timeout_s: float = connection.CALL_TIMEOUT_S,
+    *,
+    skip_denied: bool = False,
 ) -> dict[str, dict[str, str]]:
     """The configuration of each topic: name to value.
 
@@ -264,7 +268,7 @@ def configs(
 
 
 def ask_for_configs(
-    admin: AdminClient, topics: Iterable[str], timeout_s: float = connection.TIMEOUT_S
+    admin: AdminClient, topics: Iterable[str], timeout_s: float = connection.CALL_TIMEOUT_S
 ) -> dict[str, Future[Any]]:
     """Ask for the configuration of topics, without waiting. Read each answer with :func:`config_of`."""
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]

@@ -27,7 +27,7 @@ from timers.process.config.settings import Settings
 from timers.wire.checks import PRODUCERS_CLOCKS_MS
 from timers.wire.topics import partition_name
 
-TIMEOUT_S = 30.0
+OFFSETS_TIMEOUT_S = 30.0
 """How long a leader that moves, or does not answer, is waited for."""
 
 Offsets = dict[str, dict[int, int]]
@@ -87,7 +87,7 @@ class TopicOffsets:
     def __init__(
         self,
         settings: Settings,
-        timeout_s: float = TIMEOUT_S,
+        timeout_s: float = OFFSETS_TIMEOUT_S,
         *,
         skips_leaderless: bool = False,
         skip_s: float | None = None,
@@ -129,7 +129,7 @@ class TopicOffsets:
     def id_of(self, topic: str) -> bytes:
         """The id that the cluster gave a topic; empty if it does not exist."""
         with self._reports.explained(_NO_LIST):
-            found = identity(self._admin, topic, connection.TIMEOUT_S)
+            found = identity(self._admin, topic, connection.CALL_TIMEOUT_S)
         return b"" if found is None else found.id
 
     def starts(self, topics: Iterable[str]) -> Offsets:
@@ -179,7 +179,7 @@ class TopicOffsets:
         not exist, or if this user may not read its configuration.
         """
         with self._reports.explained(_NO_LIST):
-            config = configs(self._admin, self.existing([topic]), TIMEOUT_S, skip_denied=True).get(topic, {})
+            config = configs(self._admin, self.existing([topic]), OFFSETS_TIMEOUT_S, skip_denied=True).get(topic, {})
             if config.get("message.timestamp.type") != "LogAppendTime":
                 return {}
             found = connection.metadata(self._admin, self._reports, self._timeout_s).topics[topic].partitions
@@ -304,7 +304,7 @@ class TopicOffsets:
         names = list(ends)
         since = {topic: dict.fromkeys(starts[topic], 0) for topic in names}
         with self._reports.explained(_NO_LIST):
-            found = configs(self._admin, names, TIMEOUT_S, skip_denied=True)
+            found = configs(self._admin, names, OFFSETS_TIMEOUT_S, skip_denied=True)
         for topic, config in found.items():
             if "compact" in config["cleanup.policy"]:
                 from_ms = max(0, as_of_ms - int(config["min.compaction.lag.ms"]))
@@ -326,7 +326,7 @@ class TopicOffsets:
         """
         failed = f"topic {topic!r} cannot be read"
         with closing(span_reader(self._settings, self._reports)) as consumer, self._reports.explained(failed):
-            first = next(read(consumer, topic, partition, start, end, timeout_s=TIMEOUT_S), None)
+            first = next(read(consumer, topic, partition, start, end, timeout_s=OFFSETS_TIMEOUT_S), None)
         if first is None:
             return None
         kind, time_ms = first.timestamp()

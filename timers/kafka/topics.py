@@ -34,12 +34,12 @@ from timers.kafka.own_topics import (
     CLEANUP_POLICY,
     COMPACT,
     LOG_APPEND_TIME,
-    MAX_BYTES,
+    MAX_MESSAGE_BYTES,
     MIN_IN_SYNC,
     RED,
-    SNAPSHOTS,
+    SNAPSHOT_TOPIC_CONFIG,
     TIMESTAMP_TYPE,
-    TRANSACTIONS,
+    TRANSACTION_LOG,
     OwnTopic,
     WrongConfig,
     log_new,
@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 _V = TypeVar("_V")
 
-TIMEOUT_S = 30.0
+TOPICS_TIMEOUT_S = 30.0
 WARN_AFTER_S = 2.0
 VISIBLE_POLL_S = 0.1
 
@@ -123,7 +123,7 @@ def ensure(
         created = _create(admin, settings, _find_missing(admin, settings, wanted))
         found = _describe_all(admin, [topic.name for topic in wanted])
         _check_access(settings, wanted, found)
-        wrong, configured = _look(admin, settings, wanted, found, len(metadata.brokers), TIMEOUT_S, created)
+        wrong, configured = _look(admin, settings, wanted, found, len(metadata.brokers), TOPICS_TIMEOUT_S, created)
         wrong = _mend(admin, wanted, wrong)
     except KafkaException as error:
         admin.poll(0)  # runs error_cb, which tells the reports why the brokers refused the login
@@ -163,13 +163,13 @@ def examine(settings: Settings) -> Examined:
     reports = connection.ErrorReports(settings)
     with reports.explained("the engine's topics cannot be looked at"):
         admin = admin_client(settings, reports)
-        brokers = len(connection.metadata(admin, reports, connection.TIMEOUT_S).brokers)
+        brokers = len(connection.metadata(admin, reports, connection.CALL_TIMEOUT_S).brokers)
         wanted, denied = own_topics(settings), set[str]()
         found = _describe(admin, [topic.name for topic in wanted], denied)
         lacking = [_missing_rights(topic, ())[0] for topic in wanted if topic.name in denied]
         lacking += _lacking(settings, [topic for topic in wanted if topic.name in found], found)
         missing = [topic.name for topic in wanted if topic.name not in found and topic.name not in denied]
-        wrong, config = _look(admin, settings, wanted, found, brokers, TIMEOUT_S)
+        wrong, config = _look(admin, settings, wanted, found, brokers, TOPICS_TIMEOUT_S)
         return Examined(missing, wrong, lacking, found, sorted(denied), list(config))
 
 
@@ -180,15 +180,15 @@ def _first_metadata(admin: AdminClient, reports: connection.ErrorReports, settin
     except KafkaException as error:
         if code_of(error) not in UNREACHABLE:
             raise
-        logger.warning("no broker answers yet at %s; trying for %d s more", settings.brokers, TIMEOUT_S)
-        return connection.metadata(admin, reports, TIMEOUT_S)
+        logger.warning("no broker answers yet at %s; trying for %d s more", settings.brokers, TOPICS_TIMEOUT_S)
+        return connection.metadata(admin, reports, TOPICS_TIMEOUT_S)
 
 
 def existing_topics(
     admin: AdminClient,
     settings: Settings,
     known: Cluster | None = None,
-    timeout_s: float = TIMEOUT_S,
+    timeout_s: float = TOPICS_TIMEOUT_S,
     *,
     with_configs: bool = True,
 ) -> Cluster:
@@ -216,7 +216,7 @@ def existing_topics(
         wrong, config = _look(admin, settings, wanted, found, len(metadata.brokers), timeout_s)
         unseen = frozenset(denied | (found.keys() - config.keys()))
         # Most logins never see the log of transactions, so that they do not see it now is nothing to say.
-        unread = unseen | ({TRANSACTIONS.name} - config.keys())
+        unread = unseen | ({TRANSACTION_LOG.name} - config.keys())
         wrong += [each for each in known.wrong_configs if each.topic in unread]
         stale_after_s = _with_known(_stale_after_s(settings, config), known.stale_after_s, unseen)
         now = replace(now, stale_after_s=stale_after_s, wrong_configs=tuple(wrong), unseen=unseen)
@@ -224,13 +224,13 @@ def existing_topics(
 
 
 def existing(settings: Settings, reports: connection.ErrorReports, timeout_s: float | None = None) -> Cluster:
-    """The topics of an app that has run; ``timeout_s`` for each request, None: :data:`TIMEOUT_S`.
+    """The topics of an app that has run; ``timeout_s`` for each request, None: :data:`TOPICS_TIMEOUT_S`.
 
     Raises:
         TimersError: it has no progress topic.
         KafkaException: the brokers do not answer, or refuse.
     """
-    cluster = existing_topics(admin_client(settings, reports), settings, timeout_s=timeout_s or TIMEOUT_S)
+    cluster = existing_topics(admin_client(settings, reports), settings, timeout_s=timeout_s or TOPICS_TIMEOUT_S)
     if settings.progress_topic not in cluster.partitions:
         raise TimersError(f"topic {settings.progress_topic!r} does not exist: no worker of this app has run yet")
     return cluster
@@ -265,7 +265,7 @@ def config_problems(admin: AdminClient, settings: Settings, names: Collection[st
         if topic.name in names and not topic.must_exist:
             try:
                 found = _describe(admin, [topic.name])
-                _mend(admin, [topic], _look(admin, settings, [topic], found, 1, TIMEOUT_S)[0])
+                _mend(admin, [topic], _look(admin, settings, [topic], found, 1, TOPICS_TIMEOUT_S)[0])
             except TopicConfigError as error:
                 problems[topic.name] = str(error)
     return problems
@@ -295,12 +295,12 @@ def ensure_snapshots(admin: AdminClient, settings: Settings, request_topic: str,
     found = _describe(admin, [request_topic, name])
     if request_topic not in found:
         raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, f"topic {request_topic!r} was deleted"))
-    config = configs(admin, found, TIMEOUT_S)
+    config = configs(admin, found, TOPICS_TIMEOUT_S)
     requests, in_sync = found[request_topic].partitions, config[request_topic][MIN_IN_SYNC]
     replicas = len(requests[0].replicas)
     if name not in found:
-        new = NewTopic(name, len(requests), replicas, config={**SNAPSHOTS, MIN_IN_SYNC: in_sync})
-        if create(admin, new, TIMEOUT_S):
+        new = NewTopic(name, len(requests), replicas, config={**SNAPSHOT_TOPIC_CONFIG, MIN_IN_SYNC: in_sync})
+        if create(admin, new, TOPICS_TIMEOUT_S):
             logger.info("created topic %s with %d partitions", name, len(requests))
         _describe_all(admin, [name])
         return []
@@ -317,8 +317,8 @@ def ensure_snapshots(admin: AdminClient, settings: Settings, request_topic: str,
 def _add_partitions(admin: AdminClient, name: str, count: int) -> list[str]:
     """Give a topic this many partitions. Returns why it cannot have them: its other partitions go on."""
     try:
-        asked = admin.create_partitions([NewPartitions(name, count)], request_timeout=TIMEOUT_S)
-        connection.answer(asked[name], connection.give_up_at(TIMEOUT_S))
+        asked = admin.create_partitions([NewPartitions(name, count)], request_timeout=TOPICS_TIMEOUT_S)
+        connection.answer(asked[name], connection.give_up_at(TOPICS_TIMEOUT_S))
     except KafkaException as error:
         why = error.args[0].str()
         return [f"topic {name!r} lacks partitions, and former snapshots are kept; it must have {count} ({why})"]
@@ -368,7 +368,7 @@ def _create(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) -> s
         return set()
     replication = settings.replication or -1
     new = [NewTopic(topic.name, settings.partitions, replication, config=topic.config) for topic in wanted]
-    failures = create_all(admin, new, TIMEOUT_S)
+    failures = create_all(admin, new, TOPICS_TIMEOUT_S)
     for name, error in failures.items():
         if code_of(error) in NOT_ALLOWED:
             config = next(topic.config for topic in wanted if topic.name == name)
@@ -384,7 +384,7 @@ def _create(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) -> s
 
 
 def _describe(
-    admin: AdminClient, names: list[str], denied: set[str] | None = None, timeout_s: float = TIMEOUT_S
+    admin: AdminClient, names: list[str], denied: set[str] | None = None, timeout_s: float = TOPICS_TIMEOUT_S
 ) -> dict[str, Any]:
     """Descriptions of the topics that exist. Topics that may not be described are added to ``denied``."""
     described = admin.describe_topics(
@@ -404,7 +404,7 @@ def _describe(
 
 def _describe_all(admin: AdminClient, names: list[str]) -> dict[str, Any]:
     """Descriptions of topics. A broker may learn of a new topic some time after its creation."""
-    deadline = monotonic() + TIMEOUT_S
+    deadline = monotonic() + TOPICS_TIMEOUT_S
     while len(found := _describe(admin, names)) < len(names):
         if monotonic() > deadline:
             raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
@@ -461,7 +461,9 @@ def _look(
     found, config = {**found, **seen}, {**config, **read}
     replicas = {name: min(len(each.replicas) for each in topic.partitions) for name, topic in found.items()}
     judged = [
-        (topic, config[topic.name], replicas[topic.name]) for topic in [*wanted, TRANSACTIONS] if topic.name in config
+        (topic, config[topic.name], replicas[topic.name])
+        for topic in [*wanted, TRANSACTION_LOG]
+        if topic.name in config
     ]
     return wrong_configs(settings.brokers, judged, broker_count), config
 
@@ -470,7 +472,7 @@ def _log_of_transactions(admin: AdminClient, timeout_s: float) -> tuple[dict[str
     """The description and the configuration of the brokers' log of transactions. Nothing if there is none yet, or this
     login may not see it, or brokers of another make answer otherwise: no worker needs to see it."""
     try:
-        found = _describe(admin, [TRANSACTIONS.name], set(), timeout_s)
+        found = _describe(admin, [TRANSACTION_LOG.name], set(), timeout_s)
         read = configs(admin, found, timeout_s, skip_denied=True)
     except KafkaException:
         return {}, {}
@@ -485,7 +487,7 @@ def _mend(admin: AdminClient, wanted: list[OwnTopic], wrong: list[WrongConfig]) 
     """
     left, of_producers = [], {topic.name for topic in wanted if topic.warn_only}
     for each in wrong:
-        if each.severity == RED and each.name in (CLEANUP_POLICY, MAX_BYTES):
+        if each.severity == RED and each.name in (CLEANUP_POLICY, MAX_MESSAGE_BYTES):
             raise TopicConfigError(each.sentence)
         may_set = each.name == TIMESTAMP_TYPE and each.topic not in of_producers
         if not may_set or not _set_append_time(admin, each):
@@ -502,8 +504,8 @@ def _set_append_time(admin: AdminClient, wrong: WrongConfig) -> bool:
     entry = ConfigEntry(TIMESTAMP_TYPE, LOG_APPEND_TIME, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, wrong.topic, incremental_configs=[entry])
     try:
-        asked = admin.incremental_alter_configs([resource], request_timeout=TIMEOUT_S)
-        connection.answer(asked[resource], connection.give_up_at(TIMEOUT_S))
+        asked = admin.incremental_alter_configs([resource], request_timeout=TOPICS_TIMEOUT_S)
+        connection.answer(asked[resource], connection.give_up_at(TOPICS_TIMEOUT_S))
     except KafkaException as error:
         if wrong.severity != RED:
             return False

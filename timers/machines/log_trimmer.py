@@ -1,7 +1,7 @@
 """Deletes the requests that no pending timer of the machines of a process needs any more [I31].
 
 ``DeleteRecords`` is not fenced: a worker that was taken over can still send it. So a deletion follows a commit of its
-machine within two seconds (:data:`WITHIN_S`), by a clock that also counts the time in which the computer sleeps.
+machine within two seconds (:data:`DELETE_WITHIN_S`), by a clock that also counts the time in which the computer sleeps.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from timers.kafka.snapshot_log import SnapshotLog
 from timers.kafka.topic_admin import configs
 from timers.kafka.topics import ids_of
 from timers.machines.machine_parts import Parts
-from timers.machines.store.opening import VERIFIED, lacks_room, store_path
+from timers.machines.store.opening import VERIFIED_SUFFIX, lacks_room, store_path
 from timers.machines.verifying import verify, way_on
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
@@ -74,7 +74,7 @@ PUT_OFF = (
 TRIES = 5
 """How often a deletion that was not sent in time begins again from a commit."""
 
-WITHIN_S = 2.0
+DELETE_WITHIN_S = 2.0
 """Longest time between the commit of a machine and a deletion by what it has committed."""
 
 TIMEOUT_S = 10.0
@@ -184,7 +184,7 @@ class LogTrimmer:
 
     def topic_ids(self, names: Iterable[str]) -> dict[str, bytes]:
         """The ids of those topics that exist."""
-        return ids_of(self._admin, [*names], WITHIN_S)
+        return ids_of(self._admin, [*names], DELETE_WITHIN_S)
 
     def delete_below(self, bounds: Mapping[TopicPartition, int], timeout_s: float) -> None:
         """Delete the records of each partition below an offset."""
@@ -394,7 +394,7 @@ class Trimmer:
         if known.is_verified:
             return True
         progress = known.runner.machine.committed
-        directory = store_path(self._settings, tp).with_name(f"{tp[1]}{VERIFIED}")
+        directory = store_path(self._settings, tp).with_name(f"{tp[1]}{VERIFIED_SUFFIX}")
         if why := lacks_room(directory, filter(None, (progress.snapshot, progress.older_snapshot))):
             raise Refused(f"it is not compared with its snapshots: {why} (docs/operations.md#disk-of-the-workers)")
         found = verify(self._pool.parts, tp, progress, log, directory, self._paced(check))
@@ -466,11 +466,13 @@ class Trimmer:
                 raise Refused("its topic, or that of its snapshots, was made anew")
             if not parts.ask_log.has_same_log(tp, known.runner.machine):
                 raise Refused("it has lost its end, and what was appended in its place was not read yet")
-            left_s = answer.at_s + WITHIN_S - self._clock.boot_s()
+            left_s = answer.at_s + DELETE_WITHIN_S - self._clock.boot_s()
             if left_s > 0:
                 logs.delete_below({tp: to, (snapshots, tp[1]): older.first_offset}, left_s)
                 return to
-        raise Refused(f"{TRIES} times more than {WITHIN_S:.0f} s passed between a commit and the deletion after it")
+        raise Refused(
+            f"{TRIES} times more than {DELETE_WITHIN_S:.0f} s passed between a commit and the deletion after it"
+        )
 
     def _roll(self, logs: LogTrimmer, known: _Known, tp: TopicPartition, now_s: float, end: int) -> None:
         """Begin a new segment of a log of which nothing is needed, so that its last records leave the disk, too."""

@@ -34,7 +34,7 @@ _COMPILED = sums, one_target, plain_requests, occurrences, snapshot_entries, cal
 IS_COMPILED = all(each.IS_COMPILED for each in _COMPILED)
 """Whether the modules that ``pyproject.toml`` lists as ``ext-modules`` were compiled (``docs/adr/0027``)."""
 
-BUILT = __version__, "yes" if IS_COMPILED else "no", zone_data_version()
+BUILD_LABELS = __version__, "yes" if IS_COMPILED else "no", zone_data_version()
 """The labels of :data:`timers.process.partition_metrics.BUILD`."""
 
 

@@ -21,14 +21,14 @@ from timers.core.ports import Outbox, Store
 from timers.core.progress import (
     MAX_REQUEST_BYTES,
     MOST_LATE_CHANGES,
-    PARTITIONS,
+    PARTITION_COUNT,
     REJECT_OVERDUE,
     VERDICT_RETENTION,
     Progress,
 )
 from timers.core.reading import RecordDecoder
-from timers.core.repeating import FAR_S, ZONE_RETRY_S, Repeats
-from timers.core.second_barrier import CLEANING_S, SecondBarrier
+from timers.core.repeating import WAYPOINT_AFTER_S, ZONE_RETRY_S, Repeats
+from timers.core.second_barrier import UNCOMPACTED_S, SecondBarrier
 from timers.core.store_validity import StoreAge, catch_up
 from timers.core.timer import TopicPartition
 from timers.core.variant import Variant
@@ -100,7 +100,7 @@ class PartitionSpec:
         horizon = self._horizon(progress, store)
         settings = {MAX_REQUEST_BYTES: limits.max_request_bytes}
         if request_format.has_ids:
-            settings[PARTITIONS] = limits.partitions
+            settings[PARTITION_COUNT] = limits.partitions
         if request_format.decode_rejecting_overdue is not None:
             settings[REJECT_OVERDUE] = int(limits.reject_overdue)
         if request_format.has_conditions:
@@ -144,12 +144,16 @@ class PartitionSpec:
     @property
     def _far_s(self) -> int:
         """Seconds after which a timer that repeats gets a waypoint: it never goes cold."""
-        return min(FAR_S, max(ZONE_RETRY_S, self.hot_horizon_s // 2)) if self.hot_horizon_s else FAR_S
+        return (
+            min(WAYPOINT_AFTER_S, max(ZONE_RETRY_S, self.hot_horizon_s // 2))
+            if self.hot_horizon_s
+            else WAYPOINT_AFTER_S
+        )
 
     def _barrier(self) -> SecondBarrier | None:
         if not self.request_format.has_ids:
             return None
-        return SecondBarrier(CLEANING_S if self.limits.stale_after_s else None)
+        return SecondBarrier(UNCOMPACTED_S if self.limits.stale_after_s else None)
 
 
 def _warn_of_full_list(place: str) -> None:

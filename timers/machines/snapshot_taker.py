@@ -31,10 +31,10 @@ from timers.core.snapshots import (
 )
 from timers.core.timer import TopicPartition
 from timers.errors import LogMismatch, MachineStopped, StoreError
-from timers.kafka.clients import SILENT_S, asking_admin
+from timers.kafka.clients import METADATA_ANSWER_S, asking_admin
 from timers.kafka.snapshot_log import SnapshotLog, Unwritten
 from timers.kafka.topics import ids_of
-from timers.machines.log_trimmer import WITHIN_S, Machines, Runner, Trimmer
+from timers.machines.log_trimmer import DELETE_WITHIN_S, Machines, Runner, Trimmer
 from timers.machines.store.failures import StoreDamaged
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
@@ -42,7 +42,7 @@ from timers.wire import topics
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 5.0
+SNAPSHOT_LOOK_S = 5.0
 """Seconds between two looks at which machines need a snapshot."""
 
 FOOTER_S = 600.0
@@ -65,7 +65,7 @@ _LOST = (
     "what waits is only in its log and on the disk of this worker"
 )
 
-FAILURES = (Lost, MachineStopped, TimeoutError, KafkaException, LogMismatch, StoreError)
+SNAPSHOT_FAILURES = (Lost, MachineStopped, TimeoutError, KafkaException, LogMismatch, StoreError)
 
 _T = TypeVar("_T")
 
@@ -134,7 +134,7 @@ class SnapshotTaker:
         named = {tp: each.machine.progress.snapshot for tp, each in list(self._pool.runners.items())}
         names = {tp: topics.snapshots(self._settings.app_id, tp[0]) for tp, each in named.items() if each is not None}
         try:
-            ids = ids_of(self._admin, sorted({*names.values()}), SILENT_S) if names else {}
+            ids = ids_of(self._admin, sorted({*names.values()}), METADATA_ANSWER_S) if names else {}
         except KafkaException as error:
             logger.debug("the topics of snapshots cannot be described: %s", error)
             return
@@ -185,7 +185,7 @@ class SnapshotTaker:
             return seen._replace(checked_at=now, tried_at=monotonic() if due else seen.tried_at)
         except StoreDamaged as damage:
             self._fail(tp, damage)  # the machine is opened again, with an empty store
-        except (*FAILURES, Unwritten, Unreadable) as error:
+        except (*SNAPSHOT_FAILURES, Unwritten, Unreadable) as error:
             logger.warning("%s: no snapshot was taken: %s", runner.name, _why(error))
         metrics.snapshots_failed += 1
         return seen._replace(checked_at=now, tried_at=monotonic(), failures=seen.failures + 1)
@@ -198,7 +198,7 @@ class SnapshotTaker:
         except Unreadable:
             # A new snapshot is written at once. What is seen may have changed meanwhile.
             self._seen[tp] = self._seen[tp]._replace(checked_at=monotonic() - FOOTER_S)
-        except (*FAILURES, Unwritten) as error:
+        except (*SNAPSHOT_FAILURES, Unwritten) as error:
             logger.warning("%s: its log is not trimmed now: %s", runner.name, _why(error))
 
     def _is_behind(self, tp: TopicPartition) -> bool:
@@ -280,7 +280,9 @@ class SnapshotTaker:
             self._pool.partition_metrics[tp].snapshot_ms = log.written_ms(new)
             said = new.rows, new.applied, monotonic() - began
             logger.info("%s: a snapshot of %d pending at offset %d, in %.2f s", runner.name, *said)
-            is_soon = self._clock.boot_s() < at_s + WITHIN_S  # later, another owner may have written others there
+            is_soon = (
+                self._clock.boot_s() < at_s + DELETE_WITHIN_S
+            )  # later, another owner may have written others there
             if (before := replaced_before(committed)) and not doubts and is_soon:
                 log.delete_before(before)
             return True
@@ -297,7 +299,7 @@ class SnapshotTaker:
     def _check_and_take(self, tp: TopicPartition, runner: Runner) -> None:
         """Let the other machines have their snapshots while the log of one is compared, which may take minutes."""
         self._check(tp, runner)
-        if monotonic() > self._took_at + LOOK_S:
+        if monotonic() > self._took_at + SNAPSHOT_LOOK_S:
             self._take(but=tp)
 
     @staticmethod

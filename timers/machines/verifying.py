@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import msgpack
 
-from timers.core.keys import NEVER, OrderKey
+from timers.core.keys import NOTHING_FIRED, OrderKey
 from timers.core.keys import pack as pack_key
 from timers.core.lineage import Lineage
 from timers.core.machine import Machine
@@ -257,7 +257,7 @@ def compared(
 def _timers(machine: Machine, check: Callable[[], None]) -> Iterator[tuple[OrderKey, bytes]]:
     """Yields key and row of each timer that will fire, in the order of keys."""
     pack = layout.packer()
-    for (due_s, _), rows in machine.waiting(NEVER):
+    for (due_s, _), rows in machine.waiting(NOTHING_FIRED):
         check()
         for row in rows:
             yield (due_s, row[0]), pack([row])

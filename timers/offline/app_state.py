@@ -69,17 +69,17 @@ class LevelsInUse(NamedTuple):
 
     @property
     def lowest(self) -> int:
-        return min(self.partitions.values(), default=feature_levels.FIRST)
+        return min(self.partitions.values(), default=feature_levels.FIRST_LEVEL)
 
     @property
     def highest(self) -> int:
-        return max(self.partitions.values(), default=feature_levels.FIRST)
+        return max(self.partitions.values(), default=feature_levels.FIRST_LEVEL)
 
     @property
     def next(self) -> int:
         """The highest level that may be allowed: this version raises to it, and all workers support it. The one that is
         allowed, if what the workers support is not known."""
-        return min(feature_levels.RAISED_TO, *self.workers.values()) if self.workers else self.allowed
+        return min(feature_levels.RAISED_TO_LEVEL, *self.workers.values()) if self.workers else self.allowed
 
     @property
     def behind(self) -> list[str]:

@@ -48,12 +48,12 @@ from confluent_kafka import KafkaException, Message
 
 from timers.client.timer_lines import data_of, parse_object
 from timers.core.grouping import groups
-from timers.core.keys import NEVER
+from timers.core.keys import NOTHING_FIRED
 from timers.core.machine import Machine
 from timers.core.operation import ABSENT
 from timers.core.ports import Lost
 from timers.core.printable import json_value
-from timers.core.progress import SEAL, History, Progress
+from timers.core.progress import COLD_SEAL, History, Progress
 from timers.core.repeating import is_occurrence, occurrence_of, target_of
 from timers.core.timer import DueRows, Origin, Row, TopicPartition, key_bytes, origin_of
 from timers.errors import InvalidTimerError, TimersError
@@ -119,7 +119,7 @@ class PendingReader:
         """Yields what is pending by a progress, in the order in which it fires."""
         with closing(self._store(tp, progress)) as store:
             machine = self._replay(tp, progress, store)
-            for (due_s, _), rows in machine.waiting(NEVER):
+            for (due_s, _), rows in machine.waiting(NOTHING_FIRED):
                 self._check()
                 yield due_s, list(rows)
 
@@ -389,7 +389,7 @@ def export(
                 for row in rows:
                     if row[1] != settings.canary_topic:
                         writer.add(row, origin_of(row, due_s, source(*tp, row[0], progress.cuts)))
-            may_be_cold = progress.setting_at(SEAL, progress.next_offset, 0) > 0
+            may_be_cold = progress.setting_at(COLD_SEAL, progress.next_offset, 0) > 0
             report(ExportedPartition(partition_name(*tp), writer.count - before, progress.next_offset, may_be_cold))
         writer.end()
         file.flush()

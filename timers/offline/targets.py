@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException
 
-from timers.core.fired import MOST_PAUSES, NOISY, PAUSE, Command, Hold, is_over
-from timers.core.levels import HOLDS
+from timers.core.fired import MAX_PAUSES, NOISY, PAUSE, Command, Hold, is_over
+from timers.core.levels import HOLDS_LEVEL
 from timers.core.printable import quoted, utc_text
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
@@ -109,8 +109,8 @@ class Found(NamedTuple):
     @property
     def below(self) -> list[str]:
         """The partitions that take no commands, because they are below the level of holds."""
-        below = [tp for tp, progress in self.progress.items() if progress.level < HOLDS]
-        below += self.missing if self.level_of_missing < HOLDS else ()
+        below = [tp for tp, progress in self.progress.items() if progress.level < HOLDS_LEVEL]
+        below += self.missing if self.level_of_missing < HOLDS_LEVEL else ()
         return [partition_name(*tp) for tp in sorted(below)]
 
     @property
@@ -141,7 +141,7 @@ class Found(NamedTuple):
         return [
             partition_name(*tp)
             for tp, progress in sorted(self.progress.items())
-            if progress.level >= HOLDS and not has_taken(progress, command)
+            if progress.level >= HOLDS_LEVEL and not has_taken(progress, command)
         ]
 
     def check_room(self, target: str, now_s: int) -> None:
@@ -153,11 +153,11 @@ class Found(NamedTuple):
         """
         asked = [each.command for name, each in self.targets.known.items() if each.command.is_paused and name != target]
         asked = [command for command in asked if not is_over(command.until_s, now_s)]
-        first = dict.fromkeys(self.missing, Progress.first(HOLDS))
+        first = dict.fromkeys(self.missing, Progress.first(HOLDS_LEVEL))
         for tp, progress in sorted({**first, **self.progress}.items()):
             pauses = [(hold.target, hold.is_paused) for hold in progress.holds if hold.reason == PAUSE]
             pauses += [(command.target, True) for command in asked if not has_taken(progress, command)]
-            if len(pauses) < MOST_PAUSES or progress.holds.pauses(target):
+            if len(pauses) < MAX_PAUSES or progress.holds.pauses(target):
                 continue
             going_on = sorted({name for name, is_paused in pauses if not is_paused})
             end = "" if len(going_on) == 0 else f"wait until the held timers of {_some(going_on)} are sent"
@@ -166,7 +166,7 @@ class Found(NamedTuple):
                 end += f"end one first, such as: timers targets resume {paused[0]} ({_some(paused)})"
             raise TargetError(
                 f"nothing was paused: {partition_name(*tp)} has {counted(len(pauses), 'pause')}, with those whose held "
-                f"timers are being sent, and no more than {MOST_PAUSES} fit: {end}"
+                f"timers are being sent, and no more than {MAX_PAUSES} fit: {end}"
             )
 
     def shown(self, name: str) -> dict[str, Any]:
@@ -236,7 +236,7 @@ def look(settings: Settings) -> Found:
 def _look(settings: Settings, reports: connection.ErrorReports) -> tuple[Found, Collection[str]]:
     """What is known of targets, without what their topic says; and the names of all topics."""
     admin = admin_client(settings, reports)  # lives until an error is explained: it knows who cannot be reached
-    known = listed(admin, connection.TIMEOUT_S)
+    known = listed(admin, connection.CALL_TIMEOUT_S)
     if settings.targets_topic not in known or settings.progress_topic not in known:
         raise TargetError(
             f"topic {settings.targets_topic!r} does not exist: no worker of this version has run yet as TIMERS_APP_ID="
@@ -246,7 +246,7 @@ def _look(settings: Settings, reports: connection.ErrorReports) -> tuple[Found, 
     progress = read_all(settings, cluster)
     tps = [(topic, each) for topic in enabled_formats(settings) for each in range(cluster.partitions.get(topic, 0))]
     missing = tuple(tp for tp in tps if tp not in progress)
-    return Found(Targets({}, {}), progress, missing, allowed_level(settings) if missing else HOLDS), known.keys()
+    return Found(Targets({}, {}), progress, missing, allowed_level(settings) if missing else HOLDS_LEVEL), known.keys()
 
 
 Make: TypeAlias = Callable[[Found, Collection[str], int], Given]
@@ -295,8 +295,9 @@ def pausing(
             )
         if below := found.below:
             raise TargetError(
-                f"nothing was paused: {_some(below)} {'is' if len(below) == 1 else 'are'} below feature level {HOLDS}, "
-                f"from which on timers can be held. When all workers run this version: timers levels --raise {HOLDS}"
+                f"nothing was paused: {_some(below)} {'is' if len(below) == 1 else 'are'} below feature level "
+                f"{HOLDS_LEVEL}, from which on timers can be held. When all workers run this version: "
+                f"timers levels --raise {HOLDS_LEVEL}"
             )
         found.check_room(target, now_s)
         until_s = 0 if for_s is None else now_s + for_s

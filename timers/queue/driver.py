@@ -26,7 +26,7 @@ from confluent_kafka import KafkaException
 
 from timers.client.publish import forked
 from timers.errors import QueueError, TimersError
-from timers.kafka.lost_brokers import LOST
+from timers.kafka.lost_brokers import LOST_BROKERS
 from timers.process.clock import Clock
 from timers.queue.delivery import Delivery, Make, Verdict
 from timers.queue.entry import BACK, Settlement
@@ -479,7 +479,7 @@ class Driver:
     def _open_anew(self) -> None:
         """Make the clients anew, after the consumer has lost all brokers. It can commit nothing: messages of this
         process are delivered again."""
-        _log.error("the consumer of the queue %s %s: the queue is opened again", self.terms.name, LOST)
+        _log.error("the consumer of the queue %s %s: the queue is opened again", self.terms.name, LOST_BROKERS)
         self._is_cut_off = True
         self.end_round()
         if isinstance(self._error, KafkaException):  # a client that is given up

@@ -20,7 +20,7 @@ from timers.errors import QueueError
 from timers.kafka import connection
 from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client, flush, max_message_bytes
 from timers.kafka.error_codes import FENCED, UNREACHABLE, code_of
-from timers.kafka.leaders import ANSWER_S, AnsweringLeaders, WriteAccess
+from timers.kafka.leaders import LEADER_ANSWER_S, AnsweringLeaders, WriteAccess
 from timers.process.config.settings import Settings
 from timers.process.threads import call_in_thread
 from timers.queue.metadata import Commit, Partition
@@ -165,8 +165,8 @@ class Transactions:
     def open(self) -> None:
         """Begin to connect. librdkafka needs about half a second for it. Without this call the first transaction would
         wait so long, and the messages of that time too."""
-        admin = admin_client(self._settings, self._reports, ANSWER_S)
-        leaders, access = AnsweringLeaders(admin, self._reports), WriteAccess(admin, ANSWER_S)
+        admin = admin_client(self._settings, self._reports, LEADER_ANSWER_S)
+        leaders, access = AnsweringLeaders(admin, self._reports), WriteAccess(admin, LEADER_ANSWER_S)
         self.places = Places(self._kafka, leaders, access, self._ledger_topic)
         self._opened = self._begin_opening()
 

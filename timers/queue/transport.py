@@ -18,11 +18,11 @@ from timers.errors import QueueError, TimersError
 from timers.kafka import connection
 from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client
 from timers.kafka.error_codes import NO_TOPIC, code_of, limit_of
-from timers.kafka.lost_brokers import LOST, LostBrokers
+from timers.kafka.lost_brokers import LOST_BROKERS, LostBrokers
 from timers.kafka.own_topics import (
     NOTE,
     SMALL_SEGMENTS,
-    TRANSACTIONS,
+    TRANSACTION_LOG,
     WARNING,
     Effect,
     OwnTopic,
@@ -408,15 +408,15 @@ class Transport:
         ]
         replicas = _replicas(self._described)
         judged = [(topic, answers[topic.name], replicas) for topic in topics if topic.name in answers]
-        if TRANSACTIONS.name in answers:
-            judged.append((TRANSACTIONS, answers[TRANSACTIONS.name], _replicas(self._log_of_transactions)))
+        if TRANSACTION_LOG.name in answers:
+            judged.append((TRANSACTION_LOG, answers[TRANSACTION_LOG.name], _replicas(self._log_of_transactions)))
         found = wrong_configs(self._settings.brokers, judged, 1, kept="messages")
         wrong = [each for each in found if each.severity != NOTE]  # that there is one replica, workers say
         log_new(wrong, self._wrong_configs, _log)
         self._wrong_configs = wrong
         self._next_configs = monotonic() + (_CONFIGS_S if self._configs else _FIRST_CONFIGS_S)
-        self._configs = ask_for_configs(self._admin, [*self._own, TRANSACTIONS.name], _TIMEOUT_S)
-        self._log_of_transactions = self._describe([TRANSACTIONS.name])
+        self._configs = ask_for_configs(self._admin, [*self._own, TRANSACTION_LOG.name], _TIMEOUT_S)
+        self._log_of_transactions = self._describe([TRANSACTION_LOG.name])
 
     @property
     def _group_config(self) -> dict[str, Any]:
@@ -534,7 +534,7 @@ class Transport:
             return 0
         self._asking.poll(0)  # nothing else takes its statistics
         if self._asking_lost.are_all:
-            _log.warning("the client that asks for commits of %s %s: it is made anew", self.group, LOST)
+            _log.warning("the client that asks for commits of %s %s: it is made anew", self.group, LOST_BROKERS)
             self._open_asking()  # the former one is freed when no call of the second thread uses it
         added = 0
         for name, described in self._described.items():

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from timers.core.counters import HELD, LATE, RETRIED, WAITED, Counters, added, dead_lettered_of, lag_of, missed_of
 from timers.core.ports import MISSED_REASONS
 from timers.core.timer import TopicPartition
-from timers.machines.machine_parts import BUILT
+from timers.machines.machine_parts import BUILD_LABELS
 from timers.process import partition_metrics
 from timers.process.clock import Clock
 from timers.process.http.metrics_server import MetricsServer
@@ -400,7 +400,7 @@ SHARED: tuple[Entry[Monitor], ...] = (
     Entry(*partition_metrics.SNAPSHOT_AGE, _of_each("snapshots", _age_s)),
     Entry(*partition_metrics.OPEN_CIRCUITS, _of_engine(lambda engine: [((), engine.open_circuits())])),
     Entry(*partition_metrics.GROUP_TAKEN, lambda monitor: [((), bool(monitor.taken()))] if monitor.engine else []),
-    Entry(*partition_metrics.BUILD, lambda _: [(BUILT, 1)]),
+    Entry(*partition_metrics.BUILD, lambda _: [(BUILD_LABELS, 1)]),
 )
 """Metrics under the names that they have in a worker. Only the engine shows those of timers."""
 

@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from timers.core.keys import MAX_OFFSET
-from timers.core.levels import FIRST
+from timers.core.levels import FIRST_LEVEL
 from timers.core.progress import FEATURE_LEVEL, Progress
 from timers.core.repeating import is_occurrence, occurrence_of
 from timers.core.timer import Decoded, TopicPartition, id_bytes, key_bytes
@@ -168,7 +168,7 @@ def _decoded(
         if rows_by_offset:
             chunk = [each for each in chunk if each.offset not in rows_by_offset]
     decoded = Decoded()
-    for (start, level), (end, _) in pairwise([(0, FIRST), *raises, (MAX_OFFSET, 0)]):
+    for (start, level), (end, _) in pairwise([(0, FIRST_LEVEL), *raises, (MAX_OFFSET, 0)]):
         if part := [each for each in chunk if start <= each.offset < end] if raises else chunk:
             decoded.extend(request_format.decoder(level, rejects_overdue=False)(part, max_request_bytes))
     moved = request_format.decode is decode_retry

@@ -48,7 +48,7 @@ from timers.client.times import due_second, is_number
 from timers.core import levels
 from timers.core.counters import Counters
 from timers.core.fired import Command
-from timers.core.keys import NEVER
+from timers.core.keys import NOTHING_FIRED
 from timers.core.limits import ChunkSize, Limits
 from timers.core.loop import Loop
 from timers.core.machine import Machine
@@ -542,7 +542,7 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
 
     def _held(self) -> Iterator[Held]:
         for (topic, _), loop in self._loops.items():
-            for (due_s, _), rows in loop.machine.waiting(NEVER):
+            for (due_s, _), rows in loop.machine.waiting(NOTHING_FIRED):
                 for offset, target, key, value, _, origin in rows:
                     progress, at = loop.machine.progress, (due_s, offset)
                     if progress.is_past(at) and progress.hold_of(at, target) is not None:
@@ -586,7 +586,7 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
         if machine not in self._stores or not spec.catch_up(self._stores[machine], progress):
             self._stores[machine] = MemoryStore()
         if progress == Progress():
-            progress = Progress.first(levels.RAISED_TO)
+            progress = Progress.first(levels.RAISED_TO_LEVEL)
         counters = Counters()
         clocks = lambda: (self.clock.now_ms + 0.5) / 1000, lambda: 0.0
         kafka = self._kafka

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from timers.core.repeating import SENT
+from timers.core.repeating import CALLBACK_HEADERS
 from timers.core.timer import Decoded, Key, Origin, Rejected, Row, RowsByDue, id_bytes, id_text
 from timers.v1.future_pb2 import Future
 from timers.wire import headers as h
@@ -267,7 +267,8 @@ def decode_retry(records: Sequence[Any], max_request_bytes: int) -> Decoded:
             future.callBackTopic,
             named.get(h.TIMER_KEY, future.callBackKey),
             future.callBack,
-            [each for each in record.headers if each[0] in SENT or not each[0].startswith(h.PREFIX)] or None,
+            [each for each in record.headers if each[0] in CALLBACK_HEADERS or not each[0].startswith(h.PREFIX)]
+            or None,
             origin,
         )
         decoded.rows.setdefault(due_s, []).append(row)

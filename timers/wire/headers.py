@@ -199,7 +199,7 @@ def without_timer_headers(headers: Sequence[Header]) -> list[Header]:
 
 
 def without_schema_ids(headers: Sequence[Header]) -> list[Header]:
-    """Return the headers that go to the callback of a ``Future`` from level :data:`timers.core.levels.REPEATS` on.
+    """Return the headers that go to the callback of a ``Future`` from :data:`timers.core.levels.REPEATS_LEVEL` on.
 
     Its schema, and that of the record's key, are not those of the callback.
     """

@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 
 from timers.core import levels
 from timers.core.fired import NOISY, PAUSE, Hold, Holds, Moment
-from timers.core.keys import NEVER, OrderKey
+from timers.core.keys import NOTHING_FIRED, OrderKey
 from timers.core.lineage import Batch, Lineage, RecordCount
 from timers.core.progress import (
     HOLE_DUE_S,
@@ -72,7 +72,7 @@ def encode(progress: Progress, topic_id: bytes, machine: str = "") -> bytes:
     message = progress_pb2.Progress(
         version=progress.settings.level, topic_id=topic_id, next_offset=progress.next_offset, machine=machine
     )
-    if progress.fired_through != NEVER:
+    if progress.fired_through != NOTHING_FIRED:
         message.fired_due_s, message.fired_offset = progress.fired_through
     for change in progress.settings:
         message.settings.add(name=change.name, from_offset=change.from_offset, value=str(change.value))
@@ -87,7 +87,7 @@ def encode(progress: Progress, topic_id: bytes, machine: str = "") -> bytes:
         message.lineage.count.CopyFrom(progress_pb2.Count(since=count.since, to=count.to, records=count.records))
     for from_offset, next_offset, fired_through, through, holds in progress.rescues:
         rescue = message.rescues.add(from_offset=from_offset, next_offset=next_offset, through=through)
-        if fired_through != NEVER:
+        if fired_through != NOTHING_FIRED:
             rescue.fired_due_s, rescue.fired_offset = fired_through
         rescue.holds.extend(map(_hold_message, holds))
     if progress.doubt is not None:
@@ -112,14 +112,14 @@ def _hold_message(hold: Hold) -> progress_pb2.Hold:
         end=None if hold.end is None else _moment_message(hold.end),
         **{name: getattr(hold, name) for name in _HOLD_NUMBERS},
     )
-    if hold.released != NEVER:
+    if hold.released != NOTHING_FIRED:
         message.released_due_s, message.released_offset = hold.released
     return message
 
 
 def _moment_message(moment: Moment) -> progress_pb2.Moment:
     message = progress_pb2.Moment(next_offset=moment.next_offset, holes=moment.holes)
-    if moment.fired_through != NEVER:
+    if moment.fired_through != NOTHING_FIRED:
         message.fired_due_s, message.fired_offset = moment.fired_through
     return message
 
@@ -131,7 +131,9 @@ def _hold(message: progress_pb2.Hold) -> Hold:
         message.number,
         _moment(message.begin),
         end=_moment(message.end) if message.HasField("end") else None,
-        released=(message.released_due_s, message.released_offset) if message.HasField("released_due_s") else NEVER,
+        released=(message.released_due_s, message.released_offset)
+        if message.HasField("released_due_s")
+        else NOTHING_FIRED,
         **{name: getattr(message, name) for name in _HOLD_NUMBERS},
     )
 
@@ -172,7 +174,7 @@ def decode(
         LevelTooHigh: the machine was raised to a higher feature level.
         LogMismatch: the record cannot be read, has a version below the first level, or another machine wrote it.
     """
-    message = _message(value, levels.FIRST, levels.SUPPORTED if supported is None else supported, name)
+    message = _message(value, levels.FIRST_LEVEL, levels.SUPPORTED if supported is None else supported, name)
     if machine is not None and message.machine != machine:
         raise LogMismatch(
             f"the progress record of {name} was written by the machine {message.machine!r}, not by {machine!r}: was it "
@@ -206,8 +208,8 @@ def _message(value: bytes, lowest: int, highest: int, name: str) -> progress_pb2
     if message.version < lowest:
         raise LogMismatch(
             f"the progress record of {name} has version {message.version}, which no released version of timers wrote: "
-            f"this one reads {levels.FIRST} and higher. First run commit aa3045c5 of timers until all partitions have "
-            f"level {levels.FIRST}, which `timers levels --raise {levels.FIRST}` allows there"
+            f"this one reads {levels.FIRST_LEVEL} and higher. First run commit aa3045c5 of timers until all partitions "
+            f"have level {levels.FIRST_LEVEL}, which `timers levels --raise {levels.FIRST_LEVEL}` allows there"
         )
     if not has_checksum(value):
         raise LogMismatch(
@@ -235,7 +237,7 @@ def fired_through_of(
     message: progress_pb2.Progress | progress_pb2.Rescue | progress_pb2.Moment | snapshot_pb2.SnapshotFooter,
 ) -> OrderKey:
     """Return the key up to which a machine had fired."""
-    return (message.fired_due_s, message.fired_offset) if message.HasField("fired_due_s") else NEVER
+    return (message.fired_due_s, message.fired_offset) if message.HasField("fired_due_s") else NOTHING_FIRED
 
 
 def _progress(message: progress_pb2.Progress, settings: History) -> Progress:

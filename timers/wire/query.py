@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl
 
 from timers.core.fired import Hold
-from timers.core.listing import START, Position
+from timers.core.listing import LIST_START, Position
 from timers.core.printable import json_value, quoted, utc_text
 from timers.core.repeating import Occurrence, is_occurrence, occurrence_of
 from timers.core.timer import Origin, Row, TopicPartition, id_bytes
@@ -73,7 +73,7 @@ class Query(NamedTuple):
     to_s: int | None = None
     """Due second before which the listing ends; None: no end."""
     limit: int = DEFAULT_LIMIT
-    after: Position = START
+    after: Position = LIST_START
     """Position of the last timer of the page before."""
     with_values: bool = False
     prefix: str = ""
@@ -95,12 +95,12 @@ class Query(NamedTuple):
     @property
     def start(self) -> Position:
         """The listing begins after this position."""
-        return max(self.after, (self.from_s, *START[1:]))
+        return max(self.after, (self.from_s, *LIST_START[1:]))
 
     @property
     def is_quick(self) -> bool:
         """Whether it is for a short first page, for which someone waits. One with values may be large."""
-        is_first = self.after == START and self.limit <= DEFAULT_LIMIT and not self.with_values
+        is_first = self.after == LIST_START and self.limit <= DEFAULT_LIMIT and not self.with_values
         return is_first or self.is_part_of_quick
 
 
@@ -278,7 +278,7 @@ def _selection(parameters: Mapping[str, str]) -> Query:
         topic,
         _parse_number(parameters, "from", 11) if "from" in parameters else 0,
         _parse_number(parameters, "to", 11) if "to" in parameters else None,
-        after=parse_cursor(parameters["cursor"]) if "cursor" in parameters else START,
+        after=parse_cursor(parameters["cursor"]) if "cursor" in parameters else LIST_START,
     )
 
 
@@ -296,7 +296,7 @@ def parameters_of(query: Query) -> dict[str, str]:
         "from": str(query.from_s),
         "topic": query.topic,
         "to": None if query.to_s is None else str(query.to_s),
-        "cursor": cursor(query.after) if query.after != START else None,
+        "cursor": cursor(query.after) if query.after != LIST_START else None,
     }
     if query.by_s:
         place = query.partition

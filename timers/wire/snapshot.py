@@ -20,10 +20,10 @@ from struct import Struct
 
 from google.protobuf.message import DecodeError
 
-from timers.core.keys import NEVER
+from timers.core.keys import NOTHING_FIRED
 from timers.core.ports import Page
 from timers.core.progress import NamedSnapshot, SettingChange
-from timers.core.snapshots import CHUNK_BYTES, Footer, Place, Unreadable
+from timers.core.snapshots import SNAPSHOT_CHUNK_BYTES, Footer, Place, Unreadable
 from timers.v1 import snapshot_pb2
 from timers.wire.progress import fired_through_of, has_checksum, with_checksum
 from timers.wire.snapshot_entries import LENGTHS_BYTES, cut
@@ -45,7 +45,7 @@ def record_key(number: int, index: int) -> bytes:
 class Encoder:
     """Cuts the keys and values of a store into the values of records. Iterate once."""
 
-    def __init__(self, items: Iterable[tuple[bytes, bytes]], chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(self, items: Iterable[tuple[bytes, bytes]], chunk_bytes: int = SNAPSHOT_CHUNK_BYTES) -> None:
         self.keys = 0
         self._items = items
         self._chunk_bytes = chunk_bytes
@@ -134,7 +134,7 @@ def encode_footer(footer: Footer) -> bytes:
         **footer.place._asdict(),
         **{name: getattr(footer, name) for name in ("applied", "history_hash", "keys", "rows", "digest")},
     )
-    if footer.fired_through != NEVER:
+    if footer.fired_through != NOTHING_FIRED:
         message.fired_due_s, message.fired_offset = footer.fired_through
     for change in footer.history:
         message.history.add(name=change.name, from_offset=change.from_offset, value=str(change.value))

@@ -20,8 +20,8 @@ from time import monotonic
 from typing import Any
 
 from timers.core.counters import (
-    MAX_CALLERS,
-    MAX_TOPICS,
+    MAX_COUNTED_CALLERS,
+    MAX_COUNTED_TOPICS,
     OTHER_CALLERS,
     OTHER_TOPICS,
     Counters,
@@ -39,8 +39,8 @@ from timers.core.timer import TopicPartition
 from timers.kafka.login_tokens import present_source
 from timers.kafka.own_topics import NOTE, RED, WARNING
 from timers.machines.life import REASONS
-from timers.machines.machine_parts import BUILT
-from timers.machines.queries.pages import KINDS, OUTCOMES
+from timers.machines.machine_parts import BUILD_LABELS
+from timers.machines.queries.pages import QUERY_KINDS, QUERY_OUTCOMES
 from timers.machines.store.opening import store_path
 from timers.process import partition_metrics
 from timers.process.metrics import Entry, Labels, Samples
@@ -137,7 +137,7 @@ def callers(status: WorkerStatus) -> Samples:
     totals: dict[Labels, float] = {}
     for counters in all_counters(status):
         for (caller, outcome), count in list(counters.callers.items()):
-            label = _label(caller, status.shown_callers, MAX_CALLERS, OTHER_CALLERS)
+            label = _label(caller, status.shown_callers, MAX_COUNTED_CALLERS, OTHER_CALLERS)
             totals[label, outcome] = totals.get((label, outcome), 0) + count
     return totals.items()
 
@@ -158,7 +158,7 @@ def _topics(status: WorkerStatus) -> dict[str, list[TopicCounters]]:
     found: dict[str, list[TopicCounters]] = {}
     for counters in all_counters(status):
         for topic, of_topic in list(counters.topics.items()):
-            label = _label(topic, status.shown_topics, MAX_TOPICS, OTHER_TOPICS)
+            label = _label(topic, status.shown_topics, MAX_COUNTED_TOPICS, OTHER_TOPICS)
             found.setdefault(label, []).append(of_topic)
     return found
 
@@ -297,7 +297,7 @@ def _holds(status: WorkerStatus) -> Iterator[tuple[str, str, Hold, int | None]]:
     """(label of the callback topic, why, hold, its rows) of each hold; rows: None if they were not counted."""
     for runner in status.pool.owned.values():
         for hold in runner.machine.progress.holds:
-            label = _label(hold.target, status.shown_topics, MAX_TOPICS, OTHER_TOPICS)
+            label = _label(hold.target, status.shown_topics, MAX_COUNTED_TOPICS, OTHER_TOPICS)
             why = RELEASE if hold.reason == PAUSE and not hold.is_paused else hold.reason
             yield label, why, hold, runner.machine.held.known(hold)
 
@@ -688,7 +688,7 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         "timers_queries_total{query,outcome}",
         "Queries about timers that the web port answered. query: list (counts too), get, forwarded (by another "
         "worker); outcome: complete, partial (a partition did not answer), refused.",
-        lambda status: [(each, status.query_counts.counts[each]) for each in product(KINDS, OUTCOMES)],
+        lambda status: [(each, status.query_counts.counts[each]) for each in product(QUERY_KINDS, QUERY_OUTCOMES)],
     ),
     Entry(
         "timers_query_seconds{query}",
@@ -696,5 +696,5 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
         lambda status: [((kind,), seconds) for kind, seconds in status.query_counts.seconds.items()],
         histogram=True,
     ),
-    Entry(*partition_metrics.BUILD, lambda status: [(BUILT, 1)]),
+    Entry(*partition_metrics.BUILD, lambda status: [(BUILD_LABELS, 1)]),
 )

@@ -26,14 +26,14 @@ from timers.errors import TimersError
 from timers.kafka import aiokafka_clients, group_access, progress_log, topics
 from timers.kafka.aiokafka_internals import metadata
 from timers.kafka.aiokafka_internals.group import strangers_in
-from timers.kafka.other_apps import RECENT_S, other_apps, sentence_about
+from timers.kafka.other_apps import RUNNING_WITHIN_S, other_apps, sentence_about
 from timers.kafka.progress_log import allow_in_new_app
 from timers.kafka.topics import Cluster
 from timers.machines.machine_parts import IS_COMPILED
 from timers.machines.queries.answers import Queries
 from timers.machines.queries.pages import QueryPages
 from timers.machines.queries.reading import Turns
-from timers.machines.snapshot_taker import LOOK_S, SnapshotTaker
+from timers.machines.snapshot_taker import SNAPSHOT_LOOK_S, SnapshotTaker
 from timers.machines.store.memory_limit import UNCOUNTED_FILES, RocksMemory
 from timers.process import limits as process_limits
 from timers.process.clock import Clock
@@ -326,12 +326,12 @@ class TimersApp(faust_internals.App):
             logger.info("it is not known whether another app reads the request topics: %s", error)
             return
         for app, (shared, newest_ms) in found.items():
-            if newest_ms / 1000 > self._now_s() - RECENT_S:
+            if newest_ms / 1000 > self._now_s() - RUNNING_WITHIN_S:
                 logger.warning("%s", sentence_about(app, shared))
 
     @Service.task
     async def _take_snapshots(self) -> None:
-        async for _ in every(LOOK_S, self):
+        async for _ in every(SNAPSHOT_LOOK_S, self):
             if self._snapshot_taker is not None and self.settings.snapshot_factor:
                 try:
                     await asyncio.to_thread(self._snapshot_taker.look)

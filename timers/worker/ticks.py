@@ -23,7 +23,7 @@ from confluent_kafka import KafkaException
 from mode import Service
 
 from timers.core.clock_guard import ClockGuard, HeldTicks
-from timers.core.keys import NEVER
+from timers.core.keys import NOTHING_FIRED
 from timers.core.ticking import TICK_TIMEOUT_S, TICK_VALUE, Phase, TickPartitions
 from timers.core.timer import Tick
 from timers.errors import TimersError
@@ -181,7 +181,7 @@ class TickJudge:
     def _fired_s(self) -> list[int] | None:
         """Seconds up to which partitions of the app have fired; None if the app is new, and no partition has."""
         fired = [runner.machine.progress.fired_through for runner in self._runners().values()]
-        fired_s = [key[0] for key in fired if key != NEVER]
+        fired_s = [key[0] for key in fired if key != NOTHING_FIRED]
         if self.newest_fired_s is not None:
             fired_s.append(self.newest_fired_s)
         return None if self.app_is_new and not fired_s else fired_s

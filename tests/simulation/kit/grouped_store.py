@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from tests.harness.memory_store import MemoryView
 from tests.simulation.kit.faults import Faults, Violation
 from tests.simulation.kit.store import SimStore
-from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
+from timers.core.keys import MAX_OFFSET, NOTHING_FIRED, OrderKey
 from timers.core.keys import pack as pack_key
 from timers.core.lineage import Lineage
 from timers.core.operation import NO_ENTRIES, Entry
@@ -143,5 +143,5 @@ class GroupedStore(SimStore):
             for part in (kept, rows[len(kept) :]):
                 self._begin(due_s, part)
 
-    def oldest_due_s(self, after: OrderKey = NEVER) -> int | None:
+    def oldest_due_s(self, after: OrderKey = NOTHING_FIRED) -> int | None:
         return next((key[0] for key, _ in self._sorted() if key > after), None)

@@ -164,7 +164,7 @@ class SimWorker:
         self.hot_horizon_s = settings.hot_horizon_s
         self.retention_s = settings.verdict_retention_s
         self.is_owner: Callable[[TopicPartition], bool] = lambda machine: True
-        self.first_level = levels.FIRST
+        self.first_level = levels.FIRST_LEVEL
         self.accepted: set[TopicPartition] = set()
         self.stopped: dict[TopicPartition, LogMismatch] = {}
         self._topics = SimTopics(log)

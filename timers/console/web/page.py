@@ -22,7 +22,7 @@ from timers.console.figures import SILENCE_S
 from timers.console.problems import Problem
 from timers.console.routes import OPERATOR, PUBLIC, READER, Route
 from timers.console.web.board import FRESH_S, KNOWN_S, Board, Figures
-from timers.core.printable import UNSAFE, printable, quoted, utc_text
+from timers.core.printable import UNSAFE_CHARACTERS, printable, quoted, utc_text
 from timers.errors import InvalidTimerError
 from timers.process.counted import count, pace, size, span
 from timers.process.http.html_templates import html_templates
@@ -52,7 +52,7 @@ def environment(base_path: str) -> Environment:
         "linked": lambda text: linked(text, base_path),
     }
     found.globals |= {"base": base_path, "asset": lambda name: base_path + url(name), "link": link, "ago": ago}
-    found.globals |= {"unsafe": UNSAFE, "whole": WHOLE}  # the scripts of pages follow the same rules
+    found.globals |= {"unsafe": UNSAFE_CHARACTERS, "whole": WHOLE}  # the scripts of pages follow the same rules
     return found
 
 

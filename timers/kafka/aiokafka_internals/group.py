@@ -31,8 +31,8 @@ from timers.core.deals import RAISED, SUPPORTS, URL, number
 from timers.core.printable import decode_json
 from timers.core.timer import TopicPartition
 from timers.kafka.aiokafka_internals import sessions
-from timers.kafka.aiokafka_internals.other_groups import CONSUMER, DESCRIBING, GROUP_ID_NOT_FOUND, SHARE
-from timers.kafka.aiokafka_internals.requests import UNKNOWN_REQUEST
+from timers.kafka.aiokafka_internals.other_groups import CONSUMER, DESCRIBE_REQUESTS, GROUP_ID_NOT_FOUND, SHARE
+from timers.kafka.aiokafka_internals.requests import UNKNOWN_REQUEST_ERRORS
 
 _T = TypeVar("_T")
 
@@ -48,7 +48,7 @@ STABLE = "Stable"
 CLASSIC = "classic"
 """Kind of a group whose leader deals: see also :mod:`timers.kafka.aiokafka_internals.other_groups`."""
 
-SEAL = b"timers"
+SHARE_USER_DATA = b"timers"
 """User data of each share that a worker deals. With any user data there, the brokers refuse a member that would let
 them deal: an assignor of the members is in use that they do not have (Kafka's ``ConsumerGroup.fromClassicGroup``)."""
 
@@ -180,7 +180,7 @@ async def describe(send: Send, group: str) -> DescribedGroup:
     found = described(await send(DescribeGroupsRequest([group])))
     if found.state != _DEAD or found.members:
         return found
-    for kind, request in DESCRIBING:
+    for kind, request in DESCRIBE_REQUESTS:
         try:
             (answer,) = (await send(request([group], False, {}))).to_object()["groups"]
             if answer["error_code"] == GROUP_ID_NOT_FOUND:
@@ -188,7 +188,7 @@ async def describe(send: Send, group: str) -> DescribedGroup:
             if answer["error_code"]:
                 raise for_code(answer["error_code"])(answer["error_message"])
         # The broker does not know the request, or has switched this kind of groups off.
-        except UNKNOWN_REQUEST:
+        except UNKNOWN_REQUEST_ERRORS:
             continue
         return DescribedGroup(answer["state"], [_other_member(kind, each) for each in answer["members"]], kind)
     return found
@@ -248,7 +248,7 @@ def partitions_in(assignment: bytes) -> tuple[TopicPartition, ...]:
 def is_sealed(assignment: bytes) -> bool:
     """Whether a worker has dealt this share."""
     try:
-        return bool(assignment) and ConsumerProtocolMemberAssignment.decode(assignment).user_data == SEAL
+        return bool(assignment) and ConsumerProtocolMemberAssignment.decode(assignment).user_data == SHARE_USER_DATA
     except (TypeError, ValueError):
         return False
 

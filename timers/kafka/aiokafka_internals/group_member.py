@@ -56,7 +56,7 @@ from timers.kafka.aiokafka_internals import group as groups
 from timers.kafka.aiokafka_internals import sessions
 from timers.kafka.aiokafka_internals.group import (
     RUNBOOK,
-    SEAL,
+    SHARE_USER_DATA,
     STABLE,
     DescribedGroup,
     is_sealed,
@@ -500,7 +500,7 @@ class GroupMember:
 
 
 def _encoded(share: Iterable[TopicPartition]) -> bytes:
-    return bytes(ConsumerProtocolMemberAssignment(0, by_topic(dict.fromkeys(share, ())), SEAL).encode())
+    return bytes(ConsumerProtocolMemberAssignment(0, by_topic(dict.fromkeys(share, ())), SHARE_USER_DATA).encode())
 
 
 @contextlib.contextmanager

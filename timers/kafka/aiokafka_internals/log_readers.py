@@ -23,9 +23,9 @@ from timers.kafka.aiokafka_internals.other_groups import (
     FetchOffsetsOfGroups,
     ListAllGroups,
 )
-from timers.kafka.aiokafka_internals.requests import UNKNOWN_REQUEST
+from timers.kafka.aiokafka_internals.requests import UNKNOWN_REQUEST_ERRORS
 
-AT_ONCE = 100
+GROUPS_A_REQUEST = 100
 """So many groups are asked in one request. Its answer takes about 13 ms to decode, with 12 partitions."""
 
 COMMITTING = frozenset({CLASSIC, CONSUMER, STREAMS})
@@ -71,9 +71,9 @@ async def log_readers(
                 if group not in but:
                     by_kind.setdefault(kind, []).append(group)
             for kind, groups in by_kind.items():
-                for first in range(0, len(groups), AT_ONCE):
+                for first in range(0, len(groups), GROUPS_A_REQUEST):
                     check()
-                    some = groups[first : first + AT_ONCE]
+                    some = groups[first : first + GROUPS_A_REQUEST]
                     found += await _readers(client, broker.nodeId, kind, some, topic, partitions)
     finally:
         await sessions.end_in_time(client.close())
@@ -84,7 +84,7 @@ async def _listed(client: Any, broker: int) -> list[tuple[str, str]]:
     """Id and kind of each group that a broker coordinates."""
     try:
         answer = await client.send(broker, ListAllGroups([], [], {}))
-    except UNKNOWN_REQUEST:  # it knows no other kinds
+    except UNKNOWN_REQUEST_ERRORS:  # it knows no other kinds
         answer = await client.send(broker, ListGroupsRequest())
     if answer.error_code:  # a group of this broker may read the topic, too
         raise for_code(answer.error_code)(f"broker {broker} does not list its groups")
@@ -106,7 +106,7 @@ async def _readers(
             answer = await client.send(broker, FetchOffsetsOfGroups(named, True, {}))
         else:
             return [LogReader(group, kind, "groups of this kind are not known") for group in groups]
-    except UNKNOWN_REQUEST as error:
+    except UNKNOWN_REQUEST_ERRORS as error:
         return [LogReader(group, kind, type(error).__name__) for group in groups]
     found = []
     for said in answer.to_object()["groups"]:

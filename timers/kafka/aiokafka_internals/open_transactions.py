@@ -22,7 +22,7 @@ from aiokafka.errors import (
 
 from timers.core.timer import TopicPartition
 from timers.kafka.aiokafka_internals import sessions
-from timers.kafka.aiokafka_internals.requests import NO_TAGS, UNKNOWN_REQUEST, OneVersion, by_topic
+from timers.kafka.aiokafka_internals.requests import NO_TAGS, UNKNOWN_REQUEST_ERRORS, OneVersion, by_topic
 from timers.wire.topics import partition_name
 
 AT_ONCE = 200
@@ -203,7 +203,7 @@ class _Looking:
             return None
         try:
             return (await self._client.send(broker, request)).to_object()
-        except UNKNOWN_REQUEST:
+        except UNKNOWN_REQUEST_ERRORS:
             self._failed[broker] = "does not know such questions, which Kafka 3.0 and later answer"
         except KafkaError as error:
             self._failed[broker] = f"did not answer ({type(error).__name__})"

@@ -99,7 +99,7 @@ class DescribeShareGroup(
     """Kafka's ``ShareGroupDescribe``."""
 
 
-DESCRIBING: tuple[tuple[str, type[OneVersion]], ...] = (
+DESCRIBE_REQUESTS: tuple[tuple[str, type[OneVersion]], ...] = (
     (CONSUMER, DescribeConsumerGroup),
     (CONSUMER, DescribeConsumerGroupOfKafka3),
     (STREAMS, DescribeStreamsGroup),

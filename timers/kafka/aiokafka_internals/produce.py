@@ -54,7 +54,7 @@ from timers.kafka.aiokafka_internals.broker_answers import BrokerAnswers, wait_a
 from timers.kafka.aiokafka_internals.callback_batch import CallbackBatch
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch
 from timers.kafka.aiokafka_internals.refusals import RecordsRefused, refusals
-from timers.kafka.aiokafka_internals.requests import UNKNOWN_REQUEST, by_topic
+from timers.kafka.aiokafka_internals.requests import UNKNOWN_REQUEST_ERRORS, by_topic
 from timers.kafka.aiokafka_internals.transaction_errors import (
     FENCING,
     Does,
@@ -86,7 +86,7 @@ MOST_STARTS = 1_000
 """Most first offsets in :attr:`TransactionalProducer.held_from`: more than a machine has transactions while an answer
 about the end of its log is on its way. A machine without such answers removes none."""
 
-ENDING = Pauses(0.01, 0.08)
+TRANSACTION_ENDING_PAUSES = Pauses(0.01, 0.08)
 """Before a request is sent again while the markers of the producer's last transaction are being written. With the same
 pause each time, 64 machines on a busy machine sent four of five requests in vain."""
 
@@ -375,7 +375,9 @@ async def add_partitions(producer: AIOKafkaProducer, places: Iterable[Place]) ->
         codes = {code for _, partitions in response.errors for _, code in partitions}
         if errors.ConcurrentTransactions.errno not in codes:
             break
-        await asyncio.sleep(ENDING.after(tries))  # the markers of the last transaction are being written
+        await asyncio.sleep(
+            TRANSACTION_ENDING_PAUSES.after(tries)
+        )  # the markers of the last transaction are being written
     if any(codes):
         if codes & {errors.CoordinatorNotAvailableError.errno, errors.NotCoordinatorError.errno}:
             producer._sender._coordinator_dead(CoordinationType.TRANSACTION)
@@ -474,7 +476,7 @@ async def ask(producer: AIOKafkaProducer, node: int, request: Any, group: int = 
     """
     try:
         return await producer.client.send(node, request, group=group)
-    except UNKNOWN_REQUEST as error:
+    except UNKNOWN_REQUEST_ERRORS as error:
         raise VersionAbsent(f"broker {node}: {error}") from error
 
 
@@ -511,7 +513,7 @@ async def end(producer: AIOKafkaProducer, request: Any, *, committed: bool, repe
                     raise error_of(answer.error_code)
             if does is Does.LOOK:
                 producer._sender._coordinator_dead(CoordinationType.TRANSACTION)
-            await asyncio.sleep(ENDING.after(tries))
+            await asyncio.sleep(TRANSACTION_ENDING_PAUSES.after(tries))
     manager._transition_to(
         TransactionState.COMMITTING_TRANSACTION if committed else TransactionState.ABORTING_TRANSACTION
     )
@@ -662,7 +664,7 @@ async def open_again(producer: AIOKafkaProducer) -> None:
         response = await producer.client.send(node, request)
         if response.error_code != errors.ConcurrentTransactions.errno:
             break
-        await asyncio.sleep(ENDING.after(tries))
+        await asyncio.sleep(TRANSACTION_ENDING_PAUSES.after(tries))
     if response.error_code:
         raise errors.for_code(response.error_code)(manager.transactional_id)
     set_opening(producer, response.producer_id, response.producer_epoch)

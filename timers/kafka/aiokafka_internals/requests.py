@@ -38,7 +38,7 @@ UNKNOWN_EPOCH = -1
 
 ANY_REPLICA = -1
 
-UNKNOWN_REQUEST = IncompatibleBrokerVersion, NotImplementedError, UnsupportedVersionError
+UNKNOWN_REQUEST_ERRORS = IncompatibleBrokerVersion, NotImplementedError, UnsupportedVersionError
 """Errors of a request that a broker does not know: aiokafka raises the first two. A broker may answer with the third
 to a request that it knows, if what is asked needs a feature that is switched off."""
 

@@ -30,7 +30,7 @@ from aiokafka.structs import OffsetAndMetadata
 
 from timers.core.ports import BatchesRefused
 from timers.kafka.aiokafka_internals import produce
-from timers.kafka.aiokafka_internals.produce import ENDING, NO_LEADER, Batch, Place, Road
+from timers.kafka.aiokafka_internals.produce import NO_LEADER, TRANSACTION_ENDING_PAUSES, Batch, Place, Road
 from timers.kafka.aiokafka_internals.refusals import RecordsRefused, refusals
 from timers.kafka.aiokafka_internals.requests import (
     NO_TAGS,
@@ -168,7 +168,7 @@ async def deliver(
         await produce.together([delivery.send_to(*each) for each in by_leader.items()])
         if not delivery.left:
             return
-        await asyncio.sleep(ENDING.after(tries))
+        await asyncio.sleep(TRANSACTION_ENDING_PAUSES.after(tries))
 
 
 async def send_offsets(
@@ -194,7 +194,7 @@ async def send_offsets(
             raise error_of(effects[does], group)
         if Does.LOOK in effects:
             sending._coordinator_dead(CoordinationType.GROUP)
-        await asyncio.sleep(ENDING.after(tries))
+        await asyncio.sleep(TRANSACTION_ENDING_PAUSES.after(tries))
 
 
 async def commit(producer: AIOKafkaProducer) -> None:

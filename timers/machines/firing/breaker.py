@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from timers.core.backoff import Pauses
 
-FIRST_S = 30.0
-LONGEST_S = 600.0
+FIRST_OPEN_S = 30.0
+LONGEST_OPEN_S = 600.0
 """Seconds for which a circuit is open at first, and at most. The time doubles with every failure."""
 
 
@@ -99,11 +99,11 @@ class CircuitBreaker:
     @property
     def failing(self) -> int:
         """Number of these topics, without those that nothing has tried since they may be tried again: it is not known
-        whether they fail. Retries come at least every ``LONGEST_S``."""
+        whether they fail. Retries come at least every ``LONGEST_OPEN_S``."""
         now = self._clock()
-        return sum(each.new_from + LONGEST_S > now for each in list(self._circuits.values()))
+        return sum(each.new_from + LONGEST_OPEN_S > now for each in list(self._circuits.values()))
 
-    def open(self, topic: str, code: str, reason: str, first_s: float = FIRST_S) -> bool:
+    def open(self, topic: str, code: str, reason: str, first_s: float = FIRST_OPEN_S) -> bool:
         """Open the circuit of ``topic``, longer each time it fails.
 
         Args:
@@ -120,7 +120,7 @@ class CircuitBreaker:
         if circuit is not None and circuit.until > now:
             return False  # another machine reported the same failure
         failures = circuit.failures + 1 if circuit else 1
-        open_s = Pauses(first_s, LONGEST_S).after(failures)
+        open_s = Pauses(first_s, LONGEST_OPEN_S).after(failures)
         since = circuit.since if circuit else now
         self._circuits[topic] = _Circuit(code, reason, since, failures, now + open_s, now + 2 * open_s)
         return failures == 1

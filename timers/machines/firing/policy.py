@@ -30,7 +30,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from timers.core.ports import NOTHING, Deleted, Follower, NextOccurrence, Output
+from timers.core.ports import NO_OUTPUT, Deleted, Follower, NextOccurrence, Output
 from timers.core.printable import quoted
 from timers.core.progress import Progress
 from timers.core.sums import are_for
@@ -177,7 +177,7 @@ class Policy:
         """As in :class:`timers.core.ports.Outbox`."""
         return self.transaction.read_again(offsets)
 
-    def commit(self, progress: Progress, output: Output = NOTHING) -> None:
+    def commit(self, progress: Progress, output: Output = NO_OUTPUT) -> None:
         """Commit all of it, without the callbacks that brokers refuse: these go to the retry topic."""
         self._refused, self.unanswered = {}, {}
         while True:

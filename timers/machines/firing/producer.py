@@ -34,7 +34,7 @@ from aiokafka.errors import (
 )
 from aiokafka.structs import OffsetAndMetadata
 
-from timers.core.limits import LONG_S
+from timers.core.limits import LONG_TRANSACTION_S
 from timers.core.ports import BatchesRefused, DeliveryFailed, Lost, Unanswered
 from timers.core.timer import TopicPartition as Machine
 from timers.errors import AccessError, Fenced
@@ -205,7 +205,7 @@ class TransactionalProducer:
         """
         left_s = self.throttled_s
         self._metrics.throttled_s += left_s
-        if left_s > LONG_S and monotonic() > self._quota_logged_s + QUOTA_LOG_S:
+        if left_s > LONG_TRANSACTION_S and monotonic() > self._quota_logged_s + QUOTA_LOG_S:
             self._quota_logged_s = monotonic()
             logger.info("%s/%d: a quota of the brokers lets this machine wait for %.0f s", *self._machine, left_s)
         while (left_s := self.throttled_s) > 0:

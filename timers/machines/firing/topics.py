@@ -30,10 +30,10 @@ from confluent_kafka import KafkaException
 
 from timers.core.ports import Unanswered
 from timers.kafka.aiokafka_internals.refusals import RecordsRefused
-from timers.kafka.clients import SILENT_S, asking_admin
+from timers.kafka.clients import METADATA_ANSWER_S, asking_admin
 from timers.kafka.error_codes import UNREACHABLE, code_of
-from timers.kafka.topic_admin import UNKNOWN_FOR_S, TopicCreator, largest_batch, listed, oldest_ms
-from timers.machines.firing.breaker import FIRST_S, CircuitBreaker, DeliveryProblem, OpenCircuit
+from timers.kafka.topic_admin import UNKNOWN_TOPIC_RETRY_S, TopicCreator, largest_batch, listed, oldest_ms
+from timers.machines.firing.breaker import FIRST_OPEN_S, CircuitBreaker, DeliveryProblem, OpenCircuit
 from timers.process.config.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ class Targets:
         self.usable: dict[str, int] = {}
         self.max_message_bytes: dict[str, int] = {}
         self.circuit_breaker = CircuitBreaker(monotonic)
-        self._creator = TopicCreator(self._admin, SILENT_S, self._note_created)
+        self._creator = TopicCreator(self._admin, METADATA_ANSWER_S, self._note_created)
         self._not_created: Mapping[str, str] = {}
 
     # ---- routes ---------------------------------------------------------------------------------------------------
@@ -216,12 +216,12 @@ class Targets:
             why = next((record.why for record in error.records), error.why)
             reason = f"{topic!r} refuses its records: {error.name} ({why})"
         elif isinstance(error, TopicAuthorizationFailedError):
-            code, first_s, reason = "topic-denied", FIRST_S, f"not authorized to write to {topic!r}"
+            code, first_s, reason = "topic-denied", FIRST_OPEN_S, f"not authorized to write to {topic!r}"
         elif isinstance(error, TOO_LARGE):
-            code, first_s = "message-too-large", FIRST_S
+            code, first_s = "message-too-large", FIRST_OPEN_S
             reason = f"{topic!r} refuses a batch as too large and does not tell its limit"
         else:
-            first_s, reason = FIRST_S, f"{topic!r} does not take records ({error!r})"
+            first_s, reason = FIRST_OPEN_S, f"{topic!r} does not take records ({error!r})"
         with self._changed:
             self.usable.pop(topic, None)
             is_first = self.circuit_breaker.open(topic, code, reason, first_s)
@@ -343,7 +343,7 @@ class Targets:
         Raises:
             KafkaException: the brokers do not answer, or this worker may not ask.
         """
-        limit = largest_batch(self._admin, topic, SILENT_S)
+        limit = largest_batch(self._admin, topic, METADATA_ANSWER_S)
         known = self.max_message_bytes.get(topic)
         with self._changed:
             self.max_message_bytes[topic] = limit
@@ -420,7 +420,7 @@ class Targets:
             self._use_counts({name: topic.partitions for name, topic in found.items()})
             if len(self._unknown) >= MAX_UNKNOWN:
                 self._unknown.clear()
-            self._unknown |= dict.fromkeys(wanted - found.keys(), monotonic() + UNKNOWN_FOR_S)
+            self._unknown |= dict.fromkeys(wanted - found.keys(), monotonic() + UNKNOWN_TOPIC_RETRY_S)
             self._changed.notify_all()
         self._use_list()
 
@@ -454,7 +454,7 @@ class Targets:
                 age_ms = oldest.get(name, MIN_AGE_MS)
                 if age_ms < MIN_AGE_MS:
                     why = f"takes no record that is more than {age_ms} ms old (message.timestamp.before.max.ms)"
-                    self._times[name] = monotonic() + UNKNOWN_FOR_S, f"INVALID_TIMESTAMP: {name!r} {why}", True
+                    self._times[name] = monotonic() + UNKNOWN_TOPIC_RETRY_S, f"INVALID_TIMESTAMP: {name!r} {why}", True
             self._changed.notify_all()
 
     def _answer(self, topic: str) -> Answer | None:

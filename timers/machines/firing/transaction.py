@@ -28,7 +28,7 @@ from time import monotonic
 from typing import TypeAlias
 
 from timers.core.counters import Counters, TransactionCounters
-from timers.core.limits import SMALL, ChunkSize
+from timers.core.limits import SMALL_CHUNK, ChunkSize
 from timers.core.operation import UNKNOWN, Verdict
 from timers.core.ports import BatchesRefused, Deleted, DeliveryFailed, Lost, Missed, TooMuch, Unanswered
 from timers.core.progress import WITNESS_S, Cuts, Progress
@@ -87,7 +87,7 @@ MAX_REFUSALS = 20
 """Refused transactions after which the circuits of the topics open, and the machine is opened again. Two are usual: a
 broker reports only the first fault of each record."""
 
-FEW_RECORDS = 5 * SMALL
+FEW_RECORDS = 5 * SMALL_CHUNK
 """If a transaction has so many records or fewer, a topic that does not answer fails. With more, it may only be slow."""
 
 

@@ -22,7 +22,7 @@ import aiohttp
 from yarl import URL
 
 from timers.core import machine as core
-from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
+from timers.core.keys import MAX_OFFSET, NOTHING_FIRED, OrderKey
 from timers.core.listing import Listed, NoAnswer, Page, Position, merge, share_of
 from timers.core.ports import Lost
 from timers.core.printable import decode_json
@@ -231,7 +231,7 @@ class LocalSource:
         Raises:
             NoAnswer: the time is over before the end.
         """
-        after: OrderKey | None = NEVER
+        after: OrderKey | None = NOTHING_FIRED
         while after is not None:
             look = partial(reading.find_offset, place=self.place, offset=offset, after=after, with_value=with_value)
             found, after = await self._read(False, look, until)

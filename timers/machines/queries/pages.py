@@ -38,9 +38,9 @@ RETRY_AFTER_S = 1
 
 LOOK_UP, QUICK, LONG = "look-up", "quick", "long"
 LIST, GET, FORWARDED = "list", "get", "forwarded"
-KINDS = (LIST, GET, FORWARDED)
+QUERY_KINDS = (LIST, GET, FORWARDED)
 COMPLETE, PARTIAL, REFUSED = "complete", "partial", "refused"
-OUTCOMES = (COMPLETE, PARTIAL, REFUSED)
+QUERY_OUTCOMES = (COMPLETE, PARTIAL, REFUSED)
 BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
 
 _BAD, _FORBIDDEN, _NOT_FOUND, _TOO_MANY, _UNAVAILABLE = 400, 403, 404, 429, 503
@@ -65,7 +65,7 @@ class QueryCounts:
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
-        self.seconds = {kind: Histogram(BOUNDS_S) for kind in KINDS}
+        self.seconds = {kind: Histogram(BOUNDS_S) for kind in QUERY_KINDS}
 
     def add(self, kind: str, outcome: str, seconds: float) -> None:
         self.counts[kind, outcome] += 1

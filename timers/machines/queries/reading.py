@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from timers.core.fired import Hold
 from timers.core.keys import MAX_OFFSET, OrderKey
-from timers.core.levels import FIRST
+from timers.core.levels import FIRST_LEVEL
 from timers.core.listing import Listed, NoAnswer, Page, Position, key_after
 from timers.core.machine import Machine
 from timers.core.operation import key_of, offset_of, repeating, request_of
@@ -250,7 +250,7 @@ def find_sent(
     progress = machine.progress
     if offset >= progress.next_offset:
         return None
-    read_at = progress.setting_at(FEATURE_LEVEL, offset, FIRST)
+    read_at = progress.setting_at(FEATURE_LEVEL, offset, FIRST_LEVEL)
     level = max(each for each in requests if each <= read_at)
     request = requests[level]
     found = None

@@ -4,7 +4,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import itemgetter
 
-from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
+from timers.core.keys import MAX_OFFSET, NOTHING_FIRED, OrderKey
 from timers.core.lineage import Lineage
 from timers.core.operation import NO_ENTRIES, Entry, is_cancelled, offset_of
 from timers.core.ports import HeldOf, IndexPage, IsHeld
@@ -130,7 +130,7 @@ class MemoryStore:
             start, end = bisect_left(self._rows, min(keys), key=_key), bisect_right(self._rows, max(keys), key=_key)
             self._rows[start:end] = [each for each in self._rows[start:end] if each[0] not in keys]
 
-    def oldest_due_s(self, after: OrderKey = NEVER) -> int | None:
+    def oldest_due_s(self, after: OrderKey = NOTHING_FIRED) -> int | None:
         start = bisect_right(self._rows, after, key=_key)
         return self._rows[start][0][0] if start < len(self._rows) else None
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from timers.core.lineage import Answer
-from timers.core.progress import PARTITIONS, NamedSnapshot, Progress
+from timers.core.progress import PARTITION_COUNT, NamedSnapshot, Progress
 from timers.core.rescue import Cut, StoreUse, decide_use, held
 from timers.core.snapshots import (
     Footer,
@@ -35,7 +35,7 @@ from timers.core.timer import TopicPartition
 from timers.errors import StoreError
 from timers.kafka.log_lineage import AskLog
 from timers.kafka.progress_log import ProgressLog
-from timers.kafka.progress_rules import SNAPSHOT
+from timers.kafka.progress_rules import SNAPSHOT_SUFFIX
 from timers.kafka.snapshot_log import SnapshotLog
 from timers.kafka.topics import Cluster
 from timers.machines.store.database import Database, alone
@@ -62,13 +62,13 @@ class Opened(NamedTuple):
     """Whether the machine has no progress in this log: it is new, or its progress was lost."""
 
 
-ANSWER_S = 5.0
+OPENING_ANSWER_S = 5.0
 """How long one attempt waits for an answer of a broker. A few attempts run at a time, and the others wait for them."""
 
 ROOM_BYTES = 64 * 1024 * 1024
 """Must stay free on the disk beside a copy of a store that is not needed: for the writes of the other stores."""
 
-VERIFIED = ".verified"
+VERIFIED_SUFFIX = ".verified"
 """End of the name of the directory in which a log is compared with its snapshots."""
 
 PATIENCE_S = 30.0
@@ -151,11 +151,11 @@ class Stores:
         """Returns a reader of the progress of machines; close it.
 
         Args:
-            ask: asks over connections that others share, and each question for :data:`ANSWER_S` only.
+            ask: asks over connections that others share, and each question for :data:`OPENING_ANSWER_S` only.
         """
         if ask is None:
             return ProgressLog(self.settings, self.cluster)
-        return ProgressLog(self.settings, self.cluster, ANSWER_S, ask.leaders)
+        return ProgressLog(self.settings, self.cluster, OPENING_ANSWER_S, ask.leaders)
 
     def snapshot_log(self, tp: TopicPartition, check: Callable[[], None]) -> SnapshotLog:
         """Returns a reader of the snapshots of a machine; close it. ``check`` is called often, and may raise."""
@@ -208,7 +208,7 @@ def open_partition(
         records, progress, ends = log.read_one(tp, after_fence=after_fence)
         is_new = tp not in records or topic_id_of(records[tp]) != cluster.topic_ids[tp[0]]
         if stores.indexed(tp) and not stores.formats[tp[0]].partitions_may_increase:
-            if not progress.knows(PARTITIONS):  # a new partition: the others know the former number
+            if not progress.knows(PARTITION_COUNT):  # a new partition: the others know the former number
                 others = ((tp[0], partition) for partition in range(cluster.partitions[tp[0]]))
                 records = log.read(others, after_fence=False, only_some=True)  # a new app opens hundreds
             log.check_partitions(tp, records)
@@ -318,7 +318,7 @@ def stored_partitions(settings: Settings, topics: Iterable[str]) -> list[TopicPa
 def delete_copies(settings: Settings) -> None:
     """Delete what former processes of this worker have left of restores, comparisons and reads of copies: each may be
     as large as a store, and no later one reads it. Call it before a store is opened in this process."""
-    for kind in (".restoring", VERIFIED, ".copy"):
+    for kind in (".restoring", VERIFIED_SUFFIX, ".copy"):
         for path in _stores_path(settings).glob(f"*/*{kind}"):
             with suppress(OSError, StoreError), ExitStack() as stack:
                 stack.enter_context(alone(path))
@@ -465,10 +465,10 @@ class _Restoring(NamedTuple):
                 "have lost records. The newest snapshot of which all records are there is at offset "
                 f"{found[0][0].applied}. {AGAIN}"
             )
-            way, kind = "from it", SNAPSHOT
+            way, kind = "from it", SNAPSHOT_SUFFIX
         elif is_new and self.log.damaged:
             sentence = f"has no progress, and the snapshots of it in {own!r} are damaged: nothing says that it is new"
-            way, kind = "without what they held", SNAPSHOT
+            way, kind = "without what they held", SNAPSHOT_SUFFIX
         elif is_new and low and (others := sorted({*apps} - {self.place.app})):
             sentence = (
                 f"begins at offset {low}, this app has no progress of it, and {snapshots(others[0], self.tp[0])!r} has "

@@ -22,11 +22,11 @@ from typing import Any, TypeVar
 import msgpack
 from rocksdict import Checkpoint, WriteBatch
 
-from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
+from timers.core.keys import MAX_OFFSET, NOTHING_FIRED, OrderKey
 from timers.core.keys import pack as pack_key
 from timers.core.lineage import Lineage
 from timers.core.operation import NO_ENTRIES, Entry, is_cancelled, offset_of
-from timers.core.ports import LEFT_OUT, HeldOf, IndexPage, IsHeld, Lost, Page
+from timers.core.ports import MAX_GROUPS_LEFT_OUT, HeldOf, IndexPage, IsHeld, Lost, Page
 from timers.core.progress import SettingChange
 from timers.core.snapshots import Unreadable
 from timers.core.timer import NO_ROWS, DueRows, Row, RowsByDue, without
@@ -421,7 +421,7 @@ class RocksStore:
                     yield (due_s, rows[-1][0]), rows
             else:
                 skipped += 1
-                if skipped % LEFT_OUT == 0 and (through := pair(key)) > after:
+                if skipped % MAX_GROUPS_LEFT_OUT == 0 and (through := pair(key)) > after:
                     yield through, ()
 
     def held(self, first: OrderKey, through: OrderKey, target: str) -> Iterator[tuple[OrderKey, list[Row]]]:
@@ -435,7 +435,7 @@ class RocksStore:
                 yield pair(key), self._decoded(unpack, value)
             else:
                 skipped += 1
-                if skipped % LEFT_OUT == 0:
+                if skipped % MAX_GROUPS_LEFT_OUT == 0:
                     yield pair(key), []
 
     def replace(self, groups: Sequence[tuple[DueRows, list[Row]]]) -> None:
@@ -496,7 +496,7 @@ class RocksStore:
 
         Another worker may have fired only a part of an entry, because it groups rows in another way: the rest is kept.
         """
-        if fired_through == NEVER:
+        if fired_through == NOTHING_FIRED:
             return
         until_s, applied = fired_through[0], self.applied
 
@@ -517,7 +517,7 @@ class RocksStore:
 
         def entries() -> Iterator[tuple[bytes, int, list[Row]]]:
             """Yields key, second and rows. :meth:`scan` would remember all of them."""
-            for key, value in self._db.items(next_key(NEVER), next_key((until_s, MAX_OFFSET))):
+            for key, value in self._db.items(next_key(NOTHING_FIRED), next_key((until_s, MAX_OFFSET))):
                 due_s = U64.unpack_from(key)[0]
                 if not stays(due_s, value):
                     yield key, due_s, self._decoded(unpack, value)
@@ -552,14 +552,14 @@ class RocksStore:
     def _drop_before(self, end: bytes) -> None:
         """Delete all rows before a key. They are counted, and neither unpacked nor deleted one by one: the write keeps
         all threads waiting."""
-        first, count = next_key(NEVER), partial(self._decoded, layout.row_count)
+        first, count = next_key(NOTHING_FIRED), partial(self._decoded, layout.row_count)
         number = sum(count(value) for _, value in self._db.items(first, end))
         if number:
             batch = WriteBatch(raw_mode=True)
             batch.delete_range(first, end)
             self._write(batch, self.pending - number, self.applied)
 
-    def oldest_due_s(self, after: OrderKey = NEVER) -> int | None:
+    def oldest_due_s(self, after: OrderKey = NOTHING_FIRED) -> int | None:
         key = self._db.first_from(next_key(after))
         return None if key >= ROWS_END else int(U64.unpack_from(key)[0])
 

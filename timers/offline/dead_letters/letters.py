@@ -24,7 +24,7 @@ from timers.core.timer import key_bytes
 from timers.errors import LogMismatch, TimersError
 from timers.kafka import connection, records, topic_offsets
 from timers.kafka.clients import span_reader
-from timers.kafka.connection import TIMEOUT_S
+from timers.kafka.connection import CALL_TIMEOUT_S
 from timers.kafka.records import headers_of
 from timers.kafka.request_formats import NATIVE, REQUEST_FORMATS
 from timers.kafka.topic_offsets import TopicOffsets
@@ -349,7 +349,7 @@ class LetterLog:
         settings: Settings,
         *,
         shows_progress: bool = True,
-        timeout_s: float = topic_offsets.TIMEOUT_S,
+        timeout_s: float = topic_offsets.OFFSETS_TIMEOUT_S,
         check: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
@@ -487,7 +487,7 @@ class LetterLog:
 
     def _read(self, consumer: Consumer, topic: str, span: Span) -> Iterator[Any]:
         with self._reports.explained(f"topic {topic!r} cannot be read"):
-            yield from records.read(consumer, topic, *span, timeout_s=TIMEOUT_S, while_waiting=self._check)
+            yield from records.read(consumer, topic, *span, timeout_s=CALL_TIMEOUT_S, while_waiting=self._check)
 
     @cached_property
     def allowed_level(self) -> int:

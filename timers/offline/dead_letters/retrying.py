@@ -26,7 +26,7 @@ from timers.kafka.clients import admin_client, max_message_bytes
 from timers.kafka.error_codes import FENCED, NOT_ALLOWED, UNREACHABLE, code_of
 from timers.kafka.records import Record, TransactionalWriter
 from timers.kafka.request_formats import REQUEST_FORMATS
-from timers.kafka.topic_admin import UNKNOWN_FOR_S
+from timers.kafka.topic_admin import UNKNOWN_TOPIC_RETRY_S
 from timers.offline.dead_letters.letters import Letter, LetterFilter, LetterLog, Marks, Span
 from timers.process.config.settings import Settings
 from timers.wire import dead_letter, topics
@@ -39,7 +39,7 @@ MAX_REQUESTS = 500
 MAX_BYTES = 4 * 1024 * 1024
 """Limits of one transaction: readers of the request topics wait for its end."""
 
-NEW_TOPIC_S = UNKNOWN_FOR_S + 0.5
+NEW_TOPIC_S = UNKNOWN_TOPIC_RETRY_S + 0.5
 """Seconds after which workers know a topic that was created: so long they remember that it did not exist, and brokers
 learn of it. A timer that fires earlier would become a dead letter again."""
 

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
 
-from timers.core.fired import MOVED_S
+from timers.core.fired import MOVED_HOLE_S
 from timers.core.progress import Progress
 from timers.core.repeating import is_occurrence
 from timers.core.timer import Origin, Row, TopicPartition, origin_of
@@ -166,7 +166,7 @@ SETTLING_S = 15.0
 def moved_below(progress: Mapping[TopicPartition, Progress]) -> dict[TopicPartition, int]:
     """Partition -> what was pending of the requests below this offset was moved to another app."""
     return {
-        tp: max(hole.before_offset for hole in each.holes if hole.through[0] == MOVED_S)
+        tp: max(hole.before_offset for hole in each.holes if hole.through[0] == MOVED_HOLE_S)
         for tp, each in progress.items()
         if each.moves
     }

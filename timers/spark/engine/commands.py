@@ -11,7 +11,7 @@ from aiokafka.errors import KafkaError
 
 from timers.kafka.aiokafka_clients import arguments
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
-from timers.kafka.targets_log import ANSWER_S, LOOK_S, OPENING_S, TargetsReader
+from timers.kafka.targets_log import TARGETS_ANSWER_S, TARGETS_LOOK_S, TARGETS_START_WAIT_S, TargetsReader
 from timers.process.config.settings import Settings
 from timers.spark.engine.machines import Openings
 from timers.wire.targets import Targets
@@ -25,7 +25,7 @@ class Commands:
     def __init__(self, settings: Settings, openings: Openings) -> None:
         self._topic = settings.targets_topic
         self._openings = openings
-        self._client = LeaderClient(arguments(settings, "targets"), ANSWER_S)
+        self._client = LeaderClient(arguments(settings, "targets"), TARGETS_ANSWER_S)
         self._reader = TargetsReader(self._client, self._topic)
         self._stop = threading.Event()
         self._read = threading.Event()
@@ -33,20 +33,22 @@ class Commands:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        if not self._read.wait(OPENING_S):
-            logger.warning("topic %s was not read within %.0f s; timers fire all the same", self._topic, OPENING_S)
+        if not self._read.wait(TARGETS_START_WAIT_S):
+            logger.warning(
+                "topic %s was not read within %.0f s; timers fire all the same", self._topic, TARGETS_START_WAIT_S
+            )
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(2 * ANSWER_S)
+        self._thread.join(2 * TARGETS_ANSWER_S)
 
     def _serve(self) -> None:
         submit, known, failing = self._openings.parts.producers.submit, Targets({}, {}), False
         while not self._stop.is_set():
-            look = submit(self._reader.look(LOOK_S if self._read.is_set() else 0.0))
+            look = submit(self._reader.look(TARGETS_LOOK_S if self._read.is_set() else 0.0))
             try:
-                found, why = look.result(2 * ANSWER_S), "it has no leader"
+                found, why = look.result(2 * TARGETS_ANSWER_S), "it has no leader"
             except Exception as error:  # of whatever kind: timers fire, and what is held stays held
                 look.cancel()
                 found, why = None, repr(error)
@@ -61,5 +63,5 @@ class Commands:
             elif not failing:
                 logger.warning("topic %s cannot be read now (%s); what is held stays held", self._topic, why)
             failing = found is None
-            self._stop.wait(LOOK_S if failing else 0.05)
-        submit(self._client.close()).result(ANSWER_S)
+            self._stop.wait(TARGETS_LOOK_S if failing else 0.05)
+        submit(self._client.close()).result(TARGETS_ANSWER_S)

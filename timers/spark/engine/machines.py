@@ -44,7 +44,7 @@ from timers.kafka.aiokafka_clients import arguments
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
 from timers.kafka.aiokafka_internals.producer_loop import ProducerLoop
-from timers.kafka.log_lineage import TIMEOUT_S, WAIT_S, AskLog, LogLineages
+from timers.kafka.log_lineage import LINEAGE_TIMEOUT_S, LINEAGE_WAIT_S, AskLog, LogLineages
 from timers.kafka.progress_log import ProgressLog
 from timers.kafka.request_formats import enabled_formats
 from timers.kafka.request_reader import RequestReader
@@ -239,7 +239,7 @@ class Openings:
         self._places = places
         self.stop = threading.Event()
         self.partition_metrics: dict[TopicPartition, PartitionMetrics] = {}
-        self.lineages = LogLineages(LeaderClient(arguments(settings, "log-lineages"), TIMEOUT_S))
+        self.lineages = LogLineages(LeaderClient(arguments(settings, "log-lineages"), LINEAGE_TIMEOUT_S))
         formats, memory = enabled_formats(settings), RocksMemory(settings.store_memory_bytes)
         asking = Targets(settings, cluster.partitions), RequestReader(settings, formats)
         loop = ProducerLoop()  # after what can fail: nothing would end its thread
@@ -346,7 +346,7 @@ class Openings:
     def log_end(self, tp: TopicPartition) -> int | None:
         """Where a log ends for committed readers now; None: its leader does not answer."""
         with suppress(TimeoutError):
-            return self.parts.producers.submit(self.lineages.stable_ends([tp])).result(2 * WAIT_S).get(tp)
+            return self.parts.producers.submit(self.lineages.stable_ends([tp])).result(2 * LINEAGE_WAIT_S).get(tp)
         return None
 
     def read(self, tp: TopicPartition, start: int, end: int) -> Generator[Fetched, None, None]:

@@ -15,7 +15,7 @@ from timers.core.ticking import TICK_TIMEOUT_S, TICK_VALUE, Phase
 from timers.core.timer import Tick, latest_tick
 from timers.kafka import connection
 from timers.kafka.clients import flush
-from timers.kafka.lost_brokers import LOST, LostBrokers
+from timers.kafka.lost_brokers import LOST_BROKERS, LostBrokers
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 
@@ -80,7 +80,7 @@ class Oscillator:
                 self._send(broker, partition)
             flush(self._producer, 2 * TICK_TIMEOUT_S)
             if self._lost.are_all:
-                logger.warning("the producer of ticks %s: it is made anew", LOST)
+                logger.warning("the producer of ticks %s: it is made anew", LOST_BROKERS)
                 self._open()
             if self._phase.offset_s is None:
                 self._stop.wait(1.0)

@@ -35,8 +35,8 @@ from timers.core.timer import TopicPartition
 from timers.errors import CheckpointMismatch, Fenced, NameTakenError, SparkError, StoreError, StoreInUse, TimersError
 from timers.kafka import group_access
 from timers.kafka.clients import librdkafka, reader
-from timers.kafka.connection import TIMEOUT_S
-from timers.kafka.log_lineage import WAIT_S, LogLineages
+from timers.kafka.connection import CALL_TIMEOUT_S
+from timers.kafka.log_lineage import LINEAGE_WAIT_S, LogLineages
 from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topic_offsets import Offsets
 from timers.kafka.topics import Cluster
@@ -106,7 +106,7 @@ class ReadLogs:
         while asked:
             coroutine = self._ask({tp: ends[tp] for tp in asked})
             with suppress(TimeoutError):
-                asked = self._submit(coroutine).result(2 * WAIT_S)
+                asked = self._submit(coroutine).result(2 * LINEAGE_WAIT_S)
             asked = asked & awaited
             if asked and monotonic() > give_up_s:
                 raise Lost(f"the leader of {partition_name(*min(asked))} does not tell its leader epochs")
@@ -133,7 +133,7 @@ class ReadLogs:
         """Returns where logs end for committed readers, without those whose leaders do not answer. Blocks."""
         found: dict[TopicPartition, int] = {}
         with suppress(TimeoutError):
-            found = self._submit(self._lineages.stable_ends(tps)).result(2 * WAIT_S)
+            found = self._submit(self._lineages.stable_ends(tps)).result(2 * LINEAGE_WAIT_S)
         return found
 
     def _known(self, tp: TopicPartition) -> Lineage:
@@ -583,7 +583,7 @@ class _Planning:
         starts = dict(self.plan.starts)
         with closing(reader(librdkafka(self._settings))) as consumer:
             for tp in tps:
-                ends = consumer.get_watermark_offsets(KafkaTopicPartition(*tp), timeout=TIMEOUT_S)
+                ends = consumer.get_watermark_offsets(KafkaTopicPartition(*tp), timeout=CALL_TIMEOUT_S)
                 if ends is not None:
                     starts[tp] = ends[1]
         self.plan = replace(self.plan, starts=starts)

@@ -33,12 +33,12 @@ from timers.core.listing import NoAnswer
 from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.progress import SettingChange
-from timers.core.snapshots import RECORD_BYTES
+from timers.core.snapshots import ASSUMED_REQUEST_BYTES
 from timers.core.timer import TopicPartition
 from timers.errors import MachineStopped, StoreInUse
 from timers.kafka.progress_log import permitted_level
 from timers.machines.machine_parts import Parts
-from timers.machines.snapshot_taker import FAILURES, LOOK_S, SnapshotTaker
+from timers.machines.snapshot_taker import SNAPSHOT_FAILURES, SNAPSHOT_LOOK_S, SnapshotTaker
 from timers.machines.store.failures import StoreWaits
 from timers.machines.store.rocks import RocksStore
 from timers.process.partition_metrics import PartitionMetrics
@@ -177,7 +177,7 @@ class MomentaryRunner:
 
     def __init__(self, name: str, machine: Machine, copy: Callable[[RocksStore], RocksStore]) -> None:
         self.name, self.machine = name, machine
-        self.record_bytes: float = RECORD_BYTES
+        self.record_bytes: float = ASSUMED_REQUEST_BYTES
         self._copy = copy
         self.store: RocksStore | None = None
         """While it is open."""
@@ -301,23 +301,25 @@ class Snapshots:
             return self.runners[tp]
 
     def _run(self) -> None:
-        while not self._stop.wait(LOOK_S):
+        while not self._stop.wait(SNAPSHOT_LOOK_S):
             try:
                 self._taker.look()
                 self._raise_levels()
-            except FAILURES as error:
+            except SNAPSHOT_FAILURES as error:
                 logger.warning("snapshots: %s", error)
             except Exception:
                 logger.exception("the snapshots of this process failed with an exception that no code expects")
 
     def _raise_levels(self) -> None:
         """Raise machines to the level that the operator allows."""
-        lower = [each for each in self.runners.values() if each.machine.progress.level < levels.RAISED_TO]
+        lower = [each for each in self.runners.values() if each.machine.progress.level < levels.RAISED_TO_LEVEL]
         level = permitted_level(self._settings) if lower else 0
         for runner in lower:
             if level > runner.machine.progress.level:
                 asked = runner.ask(partial(Machine.raise_level, level=level))
-                asked.add_done_callback(log_failure("the feature level of a machine was not raised", *FAILURES))
+                asked.add_done_callback(
+                    log_failure("the feature level of a machine was not raised", *SNAPSHOT_FAILURES)
+                )
 
     def _fail(self, tp: TopicPartition, damage: Exception) -> None:
         """Let the store of a machine be deleted, and restored: its copy was found to be damaged."""

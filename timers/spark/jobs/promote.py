@@ -45,7 +45,7 @@ from timers.kafka.clients import admin_client, note_offsets, reader
 from timers.kafka.error_codes import FENCED, RECORD_REFUSED, code_of
 from timers.kafka.progress_log import read_all
 from timers.kafka.records import Record, TransactionalWriter
-from timers.kafka.topic_offsets import TIMEOUT_S, Offsets, TopicOffsets
+from timers.kafka.topic_offsets import OFFSETS_TIMEOUT_S, Offsets, TopicOffsets
 from timers.kafka.topics import existing_topics
 from timers.process.config.settings import Settings
 from timers.process.counted import counted
@@ -108,7 +108,7 @@ class KafkaPort:
 def _noted(config: Mapping[str, Any], group: str, topic: str) -> tuple[str, str]:
     """What is noted in the group: the newest batch and the newest run; empty: none, or it is not known any more."""
     with closing(reader(config, group_id=group)) as consumer:
-        (found,) = consumer.committed([KafkaPlace(topic, 0)], timeout=TIMEOUT_S)
+        (found,) = consumer.committed([KafkaPlace(topic, 0)], timeout=OFFSETS_TIMEOUT_S)
     if found.error is not None:
         raise KafkaException(found.error)
     batch, _, run = (found.metadata or "").partition(" ")
@@ -291,7 +291,7 @@ class Logs:
     def _note(self, batch: str) -> None:
         place = KafkaPlace(self._settings.progress_topic, 0, 0, f"{batch} {self._run}")
         with self._noting() as config:
-            note_offsets(config, self._id, [place], TIMEOUT_S)
+            note_offsets(config, self._id, [place], OFFSETS_TIMEOUT_S)
 
     def _check_newest(self) -> Callable[[], None]:
         config = connection.librdkafka(self._settings)

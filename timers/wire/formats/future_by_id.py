@@ -4,9 +4,9 @@ With the header ``timer-topic`` the value is the payload, as in :mod:`timers.wir
 A later record with the same id replaces the timer. A null value cancels it. With the header ``timer-if`` it does so
 only under a condition (:mod:`timers.core.only_if`).
 
-From feature level :data:`timers.core.levels.REPEATS` on, a request with ``timer-repeat`` and without ``timer-due`` sets
-a timer that repeats (:mod:`timers.core.repeating`), and one with ``timer-follows`` is an occurrence of it, which the
-engine has appended.
+From feature level :data:`timers.core.levels.REPEATS_LEVEL` on, a request with ``timer-repeat`` and without
+``timer-due`` sets a timer that repeats (:mod:`timers.core.repeating`), and one with ``timer-follows`` is an occurrence
+of it, which the engine has appended.
 
 A null value with ``timer-topic`` or ``timer-due`` is rejected: it is a request whose sender has lost its value. Some
 clients write null for a value that is not set.
@@ -21,11 +21,11 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from timers.core.levels import RAISED_TO, REPEATS
+from timers.core.levels import RAISED_TO_LEVEL, REPEATS_LEVEL
 from timers.core.operation import ABSENT
 from timers.core.ports import Follower, NextOccurrence
 from timers.core.printable import quoted
-from timers.core.repeating import LOOK_S, ZoneUnknown, is_occurrence, occurrence_of, occurrence_row
+from timers.core.repeating import SEARCH_AHEAD_S, ZoneUnknown, is_occurrence, occurrence_of, occurrence_row
 from timers.core.timer import Decoded, Definition, Follows, Headers, Key, Origin, Row, id_bytes
 from timers.v1.future_pb2 import Future
 from timers.wire import checks, future, topics
@@ -49,8 +49,8 @@ _VALUE_MISSING = (
 )
 
 _LEVEL_TOO_LOW = (
-    f"header {h.TIMER_REPEAT} makes it a timer that repeats, which its partition reads from level {REPEATS} on: "
-    f"`timers levels --raise {RAISED_TO}` allows it, then retry this dead letter"
+    f"header {h.TIMER_REPEAT} makes it a timer that repeats, which its partition reads from level {REPEATS_LEVEL} on: "
+    f"`timers levels --raise {RAISED_TO_LEVEL}` allows it, then retry this dead letter"
 )
 
 
@@ -336,7 +336,7 @@ def _decided_s(own: Mapping[str, bytes | None], append_s: int) -> int:
     """Return up to which nominal second nothing of a definition is sent. One that was moved here says up to where the
     other app has decided."""
     told = h.number(own.get(h.TIMER_WAYPOINT))
-    return append_s if told is None else min(max(told, append_s - LOOK_S), append_s)
+    return append_s if told is None else min(max(told, append_s - SEARCH_AHEAD_S), append_s)
 
 
 def _check_definition(record: Any, own: Mapping[str, bytes | None], repeat: Repeat) -> None:

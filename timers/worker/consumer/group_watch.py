@@ -183,7 +183,7 @@ class GroupWatch(Service):
         runners = self._pool.runners.values()
         stopped = [why.level for why in self._pool.stopped.values() if isinstance(why, LevelTooHigh)]
         self._consumer.note_raised(max((*stopped, *(each.machine.progress.level for each in runners)), default=0))
-        lower = [each for each in runners if each.machine.progress.level < levels.RAISED_TO]
+        lower = [each for each in runners if each.machine.progress.level < levels.RAISED_TO_LEVEL]
         if runners and not lower and not stopped:
             return
         members = await self._consumer.described()

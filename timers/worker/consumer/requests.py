@@ -357,7 +357,7 @@ class PartitionConsumer(Service):
         self._deal = Deal(0, frozenset(), anew=True)
         self._taken: Deal | None = None
         """The deal that the pool has."""
-        self._raised = levels.FIRST
+        self._raised = levels.FIRST_LEVEL
         self._woken = asyncio.Event()
         self._loop_thread = LoopThread("timers-consumer")
         self._reader = LogReader(

@@ -16,11 +16,11 @@ from aiokafka.errors import KafkaError
 from mode import Service
 
 from timers.core.fired import Command, is_over
-from timers.core.levels import HOLDS
+from timers.core.levels import HOLDS_LEVEL
 from timers.core.progress import Progress
 from timers.kafka.aiokafka_clients import arguments
 from timers.kafka.aiokafka_internals.leader_client import LeaderClient
-from timers.kafka.targets_log import ANSWER_S, LOOK_S, OPENING_S, TargetsReader
+from timers.kafka.targets_log import TARGETS_ANSWER_S, TARGETS_LOOK_S, TARGETS_START_WAIT_S, TargetsReader
 from timers.process.config.settings import Settings
 from timers.process.counted import duration
 from timers.wire.targets import Targets
@@ -43,7 +43,7 @@ class TargetWatch(Service):
         super().__init__(**kwargs)
         self._topic = settings.targets_topic
         self._pool = pool
-        self._client = LeaderClient(arguments(settings, "targets"), ANSWER_S)
+        self._client = LeaderClient(arguments(settings, "targets"), TARGETS_ANSWER_S)
         self._reader = TargetsReader(self._client, self._topic)
         self._read = asyncio.Event()
         self._targets = Targets({}, {})
@@ -54,12 +54,14 @@ class TargetWatch(Service):
         """(Partition or topic, sentence, since when) of each."""
 
     async def wait_until_read(self) -> None:
-        """Wait until the topic was read to its end, for :data:`OPENING_S` at most."""
+        """Wait until the topic was read to its end, for :data:`TARGETS_START_WAIT_S` at most."""
         try:
-            async with asyncio.timeout(OPENING_S):
+            async with asyncio.timeout(TARGETS_START_WAIT_S):
                 await self._read.wait()
         except TimeoutError:
-            logger.warning("topic %s was not read within %.0f s; timers fire all the same", self._topic, OPENING_S)
+            logger.warning(
+                "topic %s was not read within %.0f s; timers fire all the same", self._topic, TARGETS_START_WAIT_S
+            )
 
     @property
     def problems(self) -> Mapping[str, str]:
@@ -75,7 +77,7 @@ class TargetWatch(Service):
         while not self.should_stop:
             began_at = monotonic()
             try:
-                found = await self._reader.look(LOOK_S if self._read.is_set() else 0.0)
+                found = await self._reader.look(TARGETS_LOOK_S if self._read.is_set() else 0.0)
                 why = "" if found is not None else "it has no leader"
             except (KafkaError, OSError, ValueError) as error:
                 found, why = None, repr(error)
@@ -83,7 +85,7 @@ class TargetWatch(Service):
                 return
             self._note(found, why)
             # A request that waited for a record has taken the time; one that failed must not be repeated at once.
-            await self.sleep(max(0.05, LOOK_S - (monotonic() - began_at)) if why else 0.05)
+            await self.sleep(max(0.05, TARGETS_LOOK_S - (monotonic() - began_at)) if why else 0.05)
 
     def _note(self, found: Targets | None, why: str) -> None:
         now = monotonic()
@@ -119,7 +121,7 @@ class TargetWatch(Service):
             yield f"unreadable {name}", (topic, text)
         for tp, runner in self._pool.runners.items():
             machine = runner.machine
-            if machine.progress.level >= HOLDS and not (machine.recovering or machine.rescue_count):
+            if machine.progress.level >= HOLDS_LEVEL and not (machine.recovering or machine.rescue_count):
                 name = partition_name(*tp)
                 for target, text in self._differences(machine.progress):
                     yield f"{name} {target}", (name, text)

@@ -20,7 +20,7 @@ from timers.core.progress import Progress
 from timers.core.store_validity import StoreTooOld
 from timers.core.timer import TopicPartition
 from timers.errors import LogMismatch
-from timers.kafka.leaders import TIMEOUT_S
+from timers.kafka.leaders import LEADERS_TIMEOUT_S
 from timers.kafka.progress_rules import progress_partition
 from timers.kafka.shared_answers import SharedAnswers
 from timers.kafka.topic_admin import listed
@@ -29,7 +29,7 @@ from timers.machines.firing.policy import Policy
 from timers.machines.life import Life
 from timers.machines.machine_parts import Parts
 from timers.machines.opener import open_machine
-from timers.machines.store.opening import ANSWER_S, close_store
+from timers.machines.store.opening import OPENING_ANSWER_S, close_store
 from timers.machines.store.rocks import RocksStore
 from timers.process.partition_metrics import LOG, SNAPSHOT, STORE, PartitionMetrics
 from timers.wire.topics import apps_with_snapshots, partition_name
@@ -187,7 +187,7 @@ class _Port:
         """Of all topics, as :meth:`check_leaders` has found them. A topic of snapshots that was made since then is
         missing. But no log is trimmed so soon after it, so a machine without progress can still read all of its log."""
         # Asked beside the next questions, so that it takes no further time.
-        self._compacted = openings.answers.ask(compacted_now, parts.settings, parts.cluster, ANSWER_S)
+        self._compacted = openings.answers.ask(compacted_now, parts.settings, parts.cluster, OPENING_ANSWER_S)
 
     def check(self) -> None:
         self._opening.check()
@@ -195,7 +195,7 @@ class _Port:
     def check_leaders(self) -> None:
         settings, tp = self._parts.settings, self._opening.tp
         needed = [tp, (settings.progress_topic, progress_partition(tp, self._parts.cluster, settings))]
-        known = self._openings.answers.ask(listed, TIMEOUT_S).result()
+        known = self._openings.answers.ask(listed, LEADERS_TIMEOUT_S).result()
         missing = [partition_name(*tp) for tp in needed if tp[0] in known and tp[1] in known[tp[0]].leaderless]
         if missing:
             raise Lost(f"{' and '.join(missing)} {'has' if len(missing) == 1 else 'have'} no leader")

@@ -139,7 +139,7 @@ class Pool:
         self.producers = ProducerLoop()
         self.recoveries = Recoveries(lambda: self.runners.values(), lambda: self.opening)
         compacted = {topic for topic, each in formats.items() if each.topic_is_compacted}
-        lineages = LogLineages(LeaderClient(arguments(settings, "log-lineages"), log_lineage.TIMEOUT_S))
+        lineages = LogLineages(LeaderClient(arguments(settings, "log-lineages"), log_lineage.LINEAGE_TIMEOUT_S))
         topic = settings.progress_topic
 
         def progress() -> list[TopicPartition]:

@@ -22,7 +22,7 @@ from timers.core.loop import IDLE_COMMIT_S, MAX_WAITING_FETCHES, Loop, Outcome
 from timers.core.machine import Machine
 from timers.core.ports import Lost, View
 from timers.core.progress import WITNESS_S
-from timers.core.snapshots import RECORD_BYTES
+from timers.core.snapshots import ASSUMED_REQUEST_BYTES
 from timers.core.timer import Fetched, Tick, TopicPartition
 from timers.errors import MachineStopped
 from timers.machines.firing.transaction import Transaction
@@ -186,7 +186,7 @@ class Runner:
     def record_bytes(self) -> float:
         """Mean size of a request that this runner got, unpacked. Any thread."""
         records = self.machine.position - self._first_position
-        return self._delivered_bytes / records if records > 0 else RECORD_BYTES
+        return self._delivered_bytes / records if records > 0 else ASSUMED_REQUEST_BYTES
 
     @property
     def waiting_bytes(self) -> int:

@@ -15,7 +15,7 @@ from tests.harness.scrape import health
 from tests.harness.system import System, soon
 from tests.harness.waiting import DEADLINE_S, wait_until
 from tests.harness.worker import COMMAND
-from timers.process.http.open_connections import MOST
+from timers.process.http.open_connections import MAX_CONNECTIONS
 
 pytestmark = pytest.mark.broker
 
@@ -63,8 +63,10 @@ def test_half_sent_requests_keep_no_probe_out_of_worker_and_console_and_delay_no
                 assert health(worker.port, "live")[0] == 200
                 assert console.ask("GET", "/v1/health/live")[0] == 200
             running.fired(requests)
-            wait_until(lambda: sum(not has_ended(each) for each in to_worker) <= MOST, "the oldest are closed")
-            wait_until(lambda: sum(not has_ended(each) for each in to_console) <= MOST, "the console's, too")
+            wait_until(
+                lambda: sum(not has_ended(each) for each in to_worker) <= MAX_CONNECTIONS, "the oldest are closed"
+            )
+            wait_until(lambda: sum(not has_ended(each) for each in to_console) <= MAX_CONNECTIONS, "the console's, too")
         most = 1 + (time.monotonic() - began_s) // 60  # it is said once a minute
         assert 1 <= sum("connections closed" in line for line in worker.log.splitlines()[lines:]) <= most
         assert 1 <= sum("connections closed" in line for line in console.log.splitlines()) <= most

@@ -28,7 +28,7 @@ from tests.harness.records import Record
 from tests.harness.waiting import due_in, wait_until
 from timers.cli.broker import EmbeddedBroker
 from timers.client import AsyncSqlOutbox, SqlOutbox
-from timers.client.outbox import TABLE, schema
+from timers.client.outbox import DEFAULT_TABLE, schema
 from timers.errors import InvalidTimerError, OutboxError, SettingsError, UnreachableError
 from timers.outbox import Relaying
 from timers.outbox import relay as relays
@@ -257,7 +257,7 @@ def test_a_row_that_another_program_holds_delays_no_other_one(server: PostgresSe
 @contextmanager
 def table(shop: Shop) -> Iterator[Postgres]:
     """The table as a relay has it that sends."""
-    rows = Postgres(shop.url, TABLE)
+    rows = Postgres(shop.url, DEFAULT_TABLE)
     rows.connect()
     assert rows.is_first()
     yield rows
@@ -341,7 +341,7 @@ def test_a_row_that_is_too_large_is_not_read_and_delays_no_other_one(server: Pos
 
 def test_rows_of_a_table_that_was_emptied_are_not_taken_for_others(shop: Shop) -> None:
     """Its numbers begin anew. What was sent before does not delete what is there now."""
-    outbox, rows = SqlOutbox(), database(shop.url, TABLE)
+    outbox, rows = SqlOutbox(), database(shop.url, DEFAULT_TABLE)
     with closing(shop.connect()) as connection:
         rows.connect()
         outbox.cancel(connection, "before")
@@ -388,7 +388,7 @@ def test_a_session_that_other_programs_use_too_is_refused(server: PostgresServer
     with closing(shop.connect()) as connection, table(shop) as rows:
         insert(connection, "o-1")
         connection.commit()
-        pooled = Postgres(shop.url, TABLE)
+        pooled = Postgres(shop.url, DEFAULT_TABLE)
         pooled._connection = rows._connection
         with pytest.raises(OutboxError, match="pooler in session mode"):
             pooled.is_first()
@@ -404,7 +404,7 @@ def test_a_relay_whose_brokers_do_not_answer_keeps_its_table_and_says_so(shop: S
         def _opened(self) -> Any:
             raise UnreachableError("no broker answers")
 
-    rows = database(shop.url, TABLE)
+    rows = database(shop.url, DEFAULT_TABLE)
     with closing(rows):
         rows.connect()
         relay = Brokerless(rows, ids.system.settings)
@@ -412,7 +412,7 @@ def test_a_relay_whose_brokers_do_not_answer_keeps_its_table_and_says_so(shop: S
             with pytest.raises(UnreachableError):
                 relay._work(threading.Event())
         assert not relay.counters.is_first, "the alert TimersOutboxWaits goes by it"
-        other = database(shop.url, TABLE)
+        other = database(shop.url, DEFAULT_TABLE)
         with closing(other):
             other.connect()
             assert not other.is_first()
@@ -438,7 +438,7 @@ def test_a_transaction_that_is_prepared_sends_its_rows_when_it_is_committed(serv
 
 def test_a_second_relay_goes_on_where_the_first_one_has_ended(server: PostgresServer) -> None:
     shop = Shop(server.new_database())
-    first, second = Postgres(shop.url, TABLE), Postgres(shop.url, "public.timer_outbox")
+    first, second = Postgres(shop.url, DEFAULT_TABLE), Postgres(shop.url, "public.timer_outbox")
     first.connect()
     second.connect()
     assert first.is_first()
@@ -563,7 +563,7 @@ async def test_connections_of_programs_with_an_event_loop(server: PostgresServer
     with Session(engine_of_threads) as in_session, in_session.begin():
         ids.append(SqlOutbox().schedule(in_session, "orders", None, b"\xff\x00", at=due_s, headers={"a": b"\xff"}))
     engine_of_threads.dispose()
-    rows = Postgres(shop.url, TABLE)
+    rows = Postgres(shop.url, DEFAULT_TABLE)
     rows.connect()
     found = rows.waiting(0, 10)
     rows.close()

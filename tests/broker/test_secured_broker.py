@@ -52,7 +52,7 @@ from tests.harness.secure import PLAIN_USER, SecureBroker, secure_broker
 from tests.harness.system import System, soon, with_ids
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from timers.client import SqlOutbox, TimersClient
-from timers.client.outbox import TABLE, schema
+from timers.client.outbox import DEFAULT_TABLE, schema
 from timers.console.kafka_cluster import KafkaCluster
 from timers.core import levels
 from timers.core.timer import Rejected
@@ -362,10 +362,10 @@ def test_a_relay_of_an_outbox_needs_no_more_than_the_documented_acls(
         shop.executescript(schema("sqlite"))
         for name in (target, hidden):
             outbox.schedule(shop, name, "k", b"v", at=due_in(900), id=name)
-        shop.execute(f"UPDATE {TABLE} SET sent_ms = created_ms WHERE aggregateid = ?", [target])
+        shop.execute(f"UPDATE {DEFAULT_TABLE} SET sent_ms = created_ms WHERE aggregateid = ?", [target])
         shop.commit()
         with Relaying(f"sqlite:{file}", settings=as_worker(guarded)) as relay:
-            rows = f"SELECT count(*) FROM {TABLE}"
+            rows = f"SELECT count(*) FROM {DEFAULT_TABLE}"
             wait_until(lambda: shop.execute(rows).fetchone() == (0,), "both rows are sent")
             wait_until(lambda: "not checked whether the callback topics exist" in caplog.text, "it says so")
     assert (relay.counters.sent, relay.counters.again, relay.counters.found) == (2, 1, 0)

@@ -16,7 +16,7 @@ from timers.core.levels import FIRST_LEVEL, HOLDS_LEVEL
 from timers.kafka import progress_log, records
 from timers.kafka.clients import librdkafka
 from timers.offline.targets import Request, give, look, pausing
-from timers.wire.targets import PARTITION
+from timers.wire.targets import TARGETS_PARTITION
 
 pytestmark = pytest.mark.broker
 
@@ -142,7 +142,7 @@ def test_a_topic_of_targets_that_is_lost_or_damaged_turns_red_and_stops_nothing_
     wait_equal(lambda: red(worker), "")
 
     damaged = [(other.encode(), b"\x08\x01damaged"), (b"no topic", b"\x08\x01")]
-    records.write(librdkafka(system.settings), topic, PARTITION, damaged, 10)
+    records.write(librdkafka(system.settings), topic, TARGETS_PARTITION, damaged, 10)
     wait_until(lambda: f"timers targets resume {other}" in red(worker), "the damaged record is named")
     worker.kill()
     worker.start().ready()

@@ -12,14 +12,14 @@ from timers.queue.driver import Driver
 from timers.queue.ledger import Ledger
 from timers.queue.metadata import Commit, Saved, Start
 from timers.queue.port import Terms
-from timers.queue.records import KEY_BYTES, Signing
+from timers.queue.records import SIGNING_KEY_BYTES, Signing
 from timers.queue.sending import Guards
 from timers.wire.headers import Header
 
 JOBS, OTHER = ("jobs", 0), ("jobs", 1)
 RETURNS = ("queue.jobs-returns", 0)
 SESSION_S = 10.0
-SIGNING = Signing("jobs", {1: b"k" * KEY_BYTES})
+SIGNING = Signing("jobs", {1: b"k" * SIGNING_KEY_BYTES})
 
 
 def at_once(_: object) -> float:

@@ -13,11 +13,11 @@ from tests.property.unicode_text import texts
 from timers.core.lineage import Lineage
 from timers.core.progress import Cuts
 from timers.queue import metadata
-from timers.queue.entry import BACK, BIND, DONE, LATER, Entry
+from timers.queue.entry import BIND, DONE, PUT_BACK, RETRY, Entry
 from timers.queue.ledger import Ledger, passed
 from timers.queue.metadata import (
-    MAX_BYTES,
-    NOTHING,
+    MAX_METADATA_BYTES,
+    NO_START,
     BrokersClock,
     ForeignMetadataError,
     OtherVersionError,
@@ -62,7 +62,7 @@ def saved_states(draw: st.DrawFn) -> Saved:
         end = done[-1][1]
     counts = st.dictionaries(st.integers(offset, offset + 10**6), st.integers(1, 10**6), max_size=20)
     first, size, group = draw(st.tuples(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(0, 10**6)))
-    start = draw(st.sampled_from([NOTHING, Start(offset + first, offset + first + size, group)]))
+    start = draw(st.sampled_from([NO_START, Start(offset + first, offset + first + size, group)]))
     suspects_end = draw(st.just(0) | st.integers(offset + 1, offset + 10**6))
     waits = draw(st.dictionaries(st.integers(offset, offset + 10**6), st.integers(1, 2**40), max_size=20))
     kept = draw(counts), start, suspects_end, draw(counts), waits, draw(lineages()), draw(cuts(offset))
@@ -245,9 +245,9 @@ def test_the_metadata_fits_whatever_is_done_first(seed: int) -> None:
             else:
                 held.append(entry)
         for entry in held:
-            ledger.settle(entry, entry.delivery, BACK)
+            ledger.settle(entry, entry.delivery, PUT_BACK)
         text = encode(ledger.saved(), LOG)
-        assert text is not None and len(text) <= MAX_BYTES
+        assert text is not None and len(text) <= MAX_METADATA_BYTES
 
 
 @given(
@@ -289,7 +289,7 @@ def test_a_restarted_ledger_delivers_what_is_not_done(offsets: list[int], steps:
             elif step == "bind" and ledger.settle(entry, delivery, BIND):
                 bound.append(entry)
             elif step == "wait":
-                ledger.settle(entry, delivery, LATER, now_s + number)
+                ledger.settle(entry, delivery, RETRY, now_s + number)
     position = ledger.saved()
     ranges = [(0, position.offset), *position.done]
     assert {each for each in offsets if any(first <= each < end for first, end in ranges)} == done
@@ -303,7 +303,7 @@ def test_messages_of_a_lane_are_delivered_one_after_the_other() -> None:
     first, other = ledger.take(9), ledger.take(9)
     assert first is not None and other is not None
     assert (first.offset, other.offset, ledger.take(9)) == (0, 1, None)
-    assert ledger.settle(first, first.delivery, LATER, 20)
+    assert ledger.settle(first, first.delivery, RETRY, 20)
     assert (ledger.expire(19, at_once), ledger.take(9)) == (1, other)
     assert ledger.expire(20, at_once) == 1
     again = ledger.take(40)
@@ -338,7 +338,7 @@ def test_a_delay_is_not_shorter_in_the_next_process_whatever_the_clocks_say(
     for offset in range(2):
         ledger.read(offset, None, b"key")
     entry = ledger.take(0)
-    assert entry is not None and ledger.settle(entry, entry.delivery, LATER, called_s + first_ahead_s + delay_s)
+    assert entry is not None and ledger.settle(entry, entry.delivery, RETRY, called_s + first_ahead_s + delay_s)
     text = encode(ledger.saved(), LOG)
     again = BrokersClock()
     ledger = Ledger(decode(text or "", LOG, 0), clock=again)

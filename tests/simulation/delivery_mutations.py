@@ -167,7 +167,7 @@ self.transaction.retry(row, again, self.transaction.tick.second + 1)
         ("... or [(0, said.why)]", "... or [(place, said.why) for place in range(len(batch.offsets))]"),
     ),
     "delivery: chunks never shrink": changed(("self._outbox.chunk.failed()", "None")),
-    "delivery: shrunk chunks split no stored group": changed(("most < LARGEST", "False")),
+    "delivery: shrunk chunks split no stored group": changed(("most < LARGEST_CHUNK", "False")),
     "delivery: a transaction with refused records is committed": sending(CommitsWithoutRefused),
     "delivery: a transaction with refused records is not aborted": sending(KeepsRefusedTransactions),
 }

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from tests.simulation.kit.faults import Violation
 from tests.simulation.queue_log import LANES, SimLog
 from timers.queue.ledger import Ledger
-from timers.queue.metadata import MAX_BYTES, Commit, Partition, Saved, decode
+from timers.queue.metadata import MAX_METADATA_BYTES, Commit, Partition, Saved, decode
 from timers.queue.port import Job
 from timers.queue.records import SENT, SIGNATURE, SOURCE, Kind
 from timers.wire import topics
@@ -149,7 +149,7 @@ class Brokers:
         if found is not None and found[0] > at:
             return
         limit = self._limit(partition, self._claims[partition, commit])
-        if len(commit.metadata) > MAX_BYTES:
+        if len(commit.metadata) > MAX_METADATA_BYTES:
             raise Violation("the metadata is too long")
         before, after = self.done(partition), self._done(partition, commit)
         if before - after:

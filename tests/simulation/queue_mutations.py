@@ -62,8 +62,8 @@ MUTATIONS = {
     "deliveries outlive their partition": changed(("owned.ledger.drop()", "pass")),
     "what a receiver is told does not count is done": changed(
         (
-            "self._ledger.settle(self._entry, self._delivery, LONGER, max(self._entry.until_s, until_s))",
-            "self._ledger.settle(self._entry, self._delivery, LONGER._replace(state=4, has_run=True))",
+            "self._ledger.settle(self._entry, self._delivery, EXTEND_LEASE, max(self._entry.until_s, until_s))",
+            "self._ledger.settle(self._entry, self._delivery, EXTEND_LEASE._replace(state=4, has_run=True))",
         )
     ),
     "a restart forgets attempts": changed(("{**attempts, **later}", "{}")),
@@ -136,7 +136,7 @@ MUTATIONS = {
     "T4 a log of old disks is compared as one of a leader": changed(("found = self._parted_of_old_disks()", "pass")),
     "T10 what was done above a cut stays done": changed((_CUT, f"{_CUT}._replace(offset=self.offset, done=self.done)")),
     "T10 a loss counts as a crash": changed(
-        ("saved._replace(start=NOTHING)", "saved._replace(start=self.saved.start)")
+        ("saved._replace(start=NO_START)", "saved._replace(start=self.saved.start)")
     ),
     "T10 sources without the number of the cut": changed((_CUT, "below._replace(lineage=lineage, cuts=self.cuts)")),
     "T10 deliveries above a cut go on": changed(
@@ -185,11 +185,13 @@ MUTATIONS = {
     "starts 3 a group begins while others run": changed(
         ("ledger.new_count or ledger.starts.has_group", "ledger.starts.has_group")
     ),
-    "starts 3 a message that did not run alone is blamed": changed(("max(size, SEVERAL if running else 1)", "size")),
+    "starts 3 a message that did not run alone is blamed": changed(
+        ("max(size, LEAST_SHARED_GROUP if running else 1)", "size")
+    ),
     "starts 3 what runs beside a group is no suspect": changed(
         (
-            "NOTHING if ledger.starts.is_stopped or partition not in running else Start(0, running[partition][1])",
-            "NOTHING",
+            "NO_START if ledger.starts.is_stopped or partition not in running else Start(0, running[partition][1])",
+            "NO_START",
         )
     ),
     "starts 4 a partition that was given up has suspects": changed(("self.settler.stop(partitions)", "pass")),

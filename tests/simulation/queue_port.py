@@ -10,7 +10,7 @@ from tests.simulation.kit.faults import Violation
 from tests.simulation.queue_brokers import LOG, PARTITIONS, Brokers
 from tests.simulation.queue_log import Event, SimMessage
 from timers.queue import records
-from timers.queue.metadata import NOTHING, Commit, Partition, Saved
+from timers.queue.metadata import NO_START, Commit, Partition, Saved
 from timers.queue.port import Answer, Command, Job, Outcome, Plan, Stored
 
 Doing: TypeAlias = Generator[None, None, Any]
@@ -115,7 +115,7 @@ class SimPort:
         commits: dict[Partition, Commit | None] = {each: brokers.committed(each) for each in partitions}
         for each in partitions:
             saved = brokers.saved(each)
-            if each in brokers.released and saved.start != NOTHING:
+            if each in brokers.released and saved.start != NO_START:
                 raise Violation(f"{each}: a partition that was given up has suspects")
             brokers.released.discard(each)
             self.loaded[each] = saved, brokers.version_of(each), brokers.committed_at(each)

@@ -13,12 +13,12 @@ from tests.simulation.queue_port import Doing, SimPort
 from timers.client import Backoff
 from timers.queue import records
 from timers.queue.delivery import Delivery, Verdict
-from timers.queue.entry import BACK, BIND, DONE, HELD, LATER, WAITING, Entry, Settlement
+from timers.queue.entry import BIND, DONE, HELD, PUT_BACK, RETRY, WAITING, Entry, Settlement
 from timers.queue.ledger import Ledger
 from timers.queue.member import Member
-from timers.queue.metadata import MAX_EPOCHS, NOTHING, Partition, decode
+from timers.queue.metadata import MAX_EPOCHS, NO_START, Partition, decode
 from timers.queue.port import Answer, Command, Job, Outcome, Plan, Steps, Terms
-from timers.queue.records import KEY_BYTES, Signing
+from timers.queue.records import SIGNING_KEY_BYTES, Signing
 from timers.queue.sending import Guard, Guards
 from timers.queue.starts import MAX_CRASHES
 from timers.wire import dead_letter
@@ -98,7 +98,7 @@ class SimProcess:
     def open(self, number: int | None) -> None:
         """Read the keys of the queue. With a number it has found none before, and writes one first."""
         if number is not None:
-            self.brokers.keys[number] = b"%d" % number * KEY_BYTES
+            self.brokers.keys[number] = b"%d" % number * SIGNING_KEY_BYTES
         self.member.signing = Signing("jobs", self.brokers.keys)
 
     @property
@@ -385,10 +385,10 @@ class SimProcess:
         elif choice < 0.8:
             self._settle(delivery, BIND)
         elif choice < 0.9:
-            self._settle(delivery, LATER)
+            self._settle(delivery, RETRY)
         elif choice < 0.95:
             self._tick()
-            self.member.settle(delivery, BACK)
+            self.member.settle(delivery, PUT_BACK)
         return True  # or it says nothing: the lease ends
 
     def _settle(self, delivery: Delivery, how: Settlement) -> None:
@@ -405,7 +405,7 @@ class SimProcess:
             raise Violation(f"a former receiver of {place} settles it")
         elif verdict is Verdict.COUNTS and self.member.settle(delivery, DONE) is Verdict.COUNTS:
             raise Violation(f"the receiver of {place} settles it twice")
-        elif verdict is Verdict.COUNTS and how is LATER:
+        elif verdict is Verdict.COUNTS and how is RETRY:
             self.waits[place] = self.brokers.now_s + DELAY_S
         elif (
             verdict is Verdict.COUNTS
@@ -427,7 +427,7 @@ class SimProcess:
         if is_sure:
             self._settle(delivery, how)
         else:
-            self.member.settle(delivery, BACK)
+            self.member.settle(delivery, PUT_BACK)
         return True
 
     def _answer_guarded(self, delivery: Delivery, guard: Guard) -> None:
@@ -521,7 +521,7 @@ class SimProcess:
         for partition, commit in plan.commits.items():
             live = plan.ledgers[partition]
             # What ran is left out: the end of the process would count as a crash of a message that ran alone.
-            loaded = Ledger(decode(commit.metadata, LOG, commit.offset)._replace(start=NOTHING))
+            loaded = Ledger(decode(commit.metadata, LOG, commit.offset)._replace(start=NO_START))
             if self.brokers.limit_of(partition, live) < live.position:
                 continue  # it is verified first
             for offset in self.brokers.messages(partition):

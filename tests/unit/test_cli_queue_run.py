@@ -143,7 +143,7 @@ from timers.queue import Queue
 
 cli = importlib.import_module("timers.cli.queue")
 cli.load_settings = lambda: SimpleNamespace(brokers="localhost:1")
-cli._THREADS_S = 0.1
+cli._LEFT_THREADS_S = 0.1
 
 
 class SimMessage(SimpleNamespace):

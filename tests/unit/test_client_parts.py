@@ -92,7 +92,7 @@ async def test_how_long_a_call_may_wait_is_a_number_of_seconds(wrong: Any) -> No
 
 def test_a_look_that_fails_is_not_used_again(constants: Constants) -> None:
     """Its answer would be the same each time, and prove what is asked for later."""
-    constants(by_id, POLL_S=0.001)
+    constants(by_id, PRODUCER_POLL_S=0.001)
     looks: list[Any] = []
 
     class Used:

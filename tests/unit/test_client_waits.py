@@ -32,7 +32,7 @@ from timers.client import (
 from timers.client.by_id import READER
 from timers.client.clients import Client
 from timers.client.config import Connection
-from timers.client.publish import POLL_S, Publisher
+from timers.client.publish import PRODUCER_POLL_S, Publisher
 from timers.errors import (
     InvalidTimerError,
     NoVerdictError,
@@ -391,11 +391,11 @@ def end_producer(part: Publisher, cluster: subprocess.Popen[str], topic: str) ->
         with pytest.raises(UnacknowledgedError):
             answer.result(STUCK_S)
         cluster.send_signal(signal.SIGCONT)
-        until_s = time.monotonic() + wait_s + 50 * POLL_S  # the polling thread sees it at its next poll
+        until_s = time.monotonic() + wait_s + 50 * PRODUCER_POLL_S  # the polling thread sees it at its next poll
         while time.monotonic() < until_s:
             if part._single is not producer:
                 return
-            time.sleep(POLL_S / 10)
+            time.sleep(PRODUCER_POLL_S / 10)
     raise AssertionError("the producer has no fatal error")
 
 
@@ -654,7 +654,7 @@ def test_after_ctrl_c_the_next_bulk_has_its_own_answers_only(cluster: subprocess
 
 
 async def test_a_receive_for_which_no_thread_is_free_ends_in_time(silent: str, constants: Constants) -> None:
-    constants(aio, JOIN_S=TIMEOUT_S)
+    constants(aio, JOIN_WAIT_S=TIMEOUT_S)
     queue = AsyncQueue("jobs", brokers=silent, timeout_s=TIMEOUT_S)
     is_over = threading.Event()
     holding = [queue._receives.call(is_over.wait) for _ in range(64)]

@@ -190,7 +190,7 @@ async def test_the_form_of_the_page_has_all_that_a_pause_may_say(cluster: SimClu
 
 
 async def test_all_counts_of_a_list_have_one_deadline(cluster: SimCluster, constants: Constants) -> None:
-    constants(target_pages, COUNTING_S=-1.0)
+    constants(target_pages, COUNTING_TIMEOUT_S=-1.0)
     async with console(cluster) as client:
         await answer_of(client, "POST", PAUSE, json={"topic": "mails"})
         shown = (await listed(client))["mails"]

@@ -13,12 +13,12 @@ from timers.core import chunk as core_chunk
 from timers.core import held as core_held
 from timers.core import timer as core_timer
 from timers.core.counters import TopicCounters
-from timers.core.fired import MOST_PAUSES, NOISY, PAUSE, Hold, Holds, Moment
-from timers.core.keys import MAX_OFFSET, NEVER
-from timers.core.levels import HOLDS
+from timers.core.fired import MAX_PAUSES, NOISY, PAUSE, Hold, Holds, Moment
+from timers.core.keys import MAX_OFFSET, NOTHING_FIRED
+from timers.core.levels import HOLDS_LEVEL
 from timers.core.loop import Loop
 from timers.core.operation import CANCELLED, REPLACED
-from timers.core.ports import NOTHING, Output, Unanswered
+from timers.core.ports import NO_OUTPUT, Output, Unanswered
 from timers.core.progress import Progress
 from timers.core.timer import Row, Tick
 from timers.machines.store import layout, one_target, rocks
@@ -107,7 +107,7 @@ def test_a_pause_in_a_release_holds_what_is_left() -> None:
 
 
 def test_below_the_level_nothing_is_held() -> None:
-    rig = NativeRig(progress=Progress.first(HOLDS - 1), now_s=10)
+    rig = NativeRig(progress=Progress.first(HOLDS_LEVEL - 1), now_s=10)
     assert not rig.machine.take([pause()])
     assert rig.machine.progress.taken == 0
 
@@ -280,7 +280,7 @@ def test_a_release_that_was_rolled_back_begins_with_the_same_timer_in_the_same_s
     class Outbox(ListOutbox):
         silent = 0
 
-        def commit(self, progress: Progress, output: Output = NOTHING) -> None:
+        def commit(self, progress: Progress, output: Output = NO_OUTPUT) -> None:
             if output.due and self.silent:
                 self.silent -= 1
                 raise Unanswered([("mail", 0)], rolled_back=True)
@@ -402,20 +402,22 @@ def test_a_newer_command_wins_and_a_release_gets_another_speed() -> None:
 
 def test_a_pause_without_room_is_taken_when_there_is_some() -> None:
     rig = Rig()
-    rig.at(10, *[pause(number, f"t{number}") for number in range(1, MOST_PAUSES + 2)])
-    assert (len(rig.holds), rig.machine.progress.taken) == (MOST_PAUSES, MOST_PAUSES)
-    ends = [*[pause(number, f"t{number}") for number in range(2, MOST_PAUSES + 2)], resume(90, "t1")]
+    rig.at(10, *[pause(number, f"t{number}") for number in range(1, MAX_PAUSES + 2)])
+    assert (len(rig.holds), rig.machine.progress.taken) == (MAX_PAUSES, MAX_PAUSES)
+    ends = [*[pause(number, f"t{number}") for number in range(2, MAX_PAUSES + 2)], resume(90, "t1")]
     rig.at(11, *ends)
     rig.at(12, *ends)
     rig.at(13, *ends)
-    assert (rig.holds[-1], rig.machine.progress.taken) == ((f"t{MOST_PAUSES + 1}", PAUSE), 90)
+    assert (rig.holds[-1], rig.machine.progress.taken) == ((f"t{MAX_PAUSES + 1}", PAUSE), 90)
 
 
 def test_a_pause_without_room_is_not_taken_because_its_target_is_noisy() -> None:
     """The number of a noisy hold is a second: it is above that of each command."""
-    holds = Holds(Hold(f"t{number}", PAUSE, number, Moment(0, NEVER, 0), 10) for number in range(1, MOST_PAUSES + 1))
-    progress = replace(RAISED, holds=holds.with_noisy("mail", Moment(0, NEVER, 0), 1_700_000_000))
-    after = progress.with_commands([pause(MOST_PAUSES + 1)], 11, lambda hold: 0, is_drained=True)
+    holds = Holds(
+        Hold(f"t{number}", PAUSE, number, Moment(0, NOTHING_FIRED, 0), 10) for number in range(1, MAX_PAUSES + 1)
+    )
+    progress = replace(RAISED, holds=holds.with_noisy("mail", Moment(0, NOTHING_FIRED, 0), 1_700_000_000))
+    after = progress.with_commands([pause(MAX_PAUSES + 1)], 11, lambda hold: 0, is_drained=True)
     assert (after.taken, after.holds) == (0, progress.holds)
 
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from timers.core.levels import FIRST
+from timers.core.levels import FIRST_LEVEL
 from timers.core.progress import FEATURE_LEVEL, LOG_TRIMMED, Doubt, NamedSnapshot, Progress, Rescue
-from timers.core.snapshots import CHUNK_BYTES, is_outdated, trimmed_to
+from timers.core.snapshots import SNAPSHOT_CHUNK_BYTES, is_outdated, trimmed_to
 
 DAY_S = 86_400
 
@@ -31,7 +31,9 @@ def test_the_log_is_deleted_below_both_named_snapshots_and_what_is_kept() -> Non
 
 @pytest.mark.parametrize(("former", "kept_from"), [(5, 0), (6, 40), (7, 0), (8, 40)])
 def test_former_levels_say_whether_the_log_of_a_raised_machine_begins_late(former: int, kept_from: int) -> None:
-    raised = progress_of(60, 40, trims=False).with_setting(FEATURE_LEVEL, former).with_setting(FEATURE_LEVEL, FIRST)
+    raised = (
+        progress_of(60, 40, trims=False).with_setting(FEATURE_LEVEL, former).with_setting(FEATURE_LEVEL, FIRST_LEVEL)
+    )
     assert trimmed_to(raised, None) == kept_from
 
 
@@ -83,6 +85,6 @@ def test_a_large_snapshot_is_not_written_all_the_time() -> None:
     """Else the other machines of the worker get none."""
     newest = named(100)._replace(first_offset=0, end_offset=20)
     progress = replace(progress_of(100, 100), next_offset=200, snapshot=newest)
-    written_s = 20 * CHUNK_BYTES / 1e4
+    written_s = 20 * SNAPSHOT_CHUNK_BYTES / 1e4
     assert not is_outdated(progress, 3, 10 * written_s - 1, 60, 1e4)
     assert is_outdated(progress, 3, 10 * written_s + 1, 60, 1e4)

@@ -23,8 +23,8 @@ from timers.kafka.aiokafka_internals import metadata
 from timers.kafka.own_topics import (
     NOTE,
     RED,
-    SNAPSHOTS,
-    TRANSACTIONS,
+    SNAPSHOT_TOPIC_CONFIG,
+    TRANSACTION_LOG,
     WARNING,
     WrongConfig,
     log_new,
@@ -36,8 +36,8 @@ from timers.process.config.settings import Settings
 
 
 def test_a_missing_broker_is_said_long_before_the_end(constants: Constants, caplog: pytest.LogCaptureFixture) -> None:
-    assert topics.WARN_AFTER_S <= 2 < topics.TIMEOUT_S, "with Python's start it is within 3 s"
-    constants(topics, WARN_AFTER_S=0.1, TIMEOUT_S=0.2)
+    assert topics.WARN_AFTER_S <= 2 < topics.TOPICS_TIMEOUT_S, "with Python's start it is within 3 s"
+    constants(topics, WARN_AFTER_S=0.1, TOPICS_TIMEOUT_S=0.2)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -57,7 +57,7 @@ def judged(changes: Mapping[str, Mapping[str, str]], replicas: int = 3, brokers:
     safe = {"min.insync.replicas": "2", "unclean.leader.election.enable": "false", "cleanup.policy": "compact"}
     found = [
         (topic, {**safe, **topic.config, **changes.get(topic.name, {})}, replicas)
-        for topic in [*own_topics(SETTINGS), TRANSACTIONS]
+        for topic in [*own_topics(SETTINGS), TRANSACTION_LOG]
     ]
     assert changes.keys() <= {topic.name for topic, _, _ in found}
     return wrong_configs("b:1", found, brokers)
@@ -149,9 +149,9 @@ def test_one_replica_is_one_finding_and_on_one_broker_only_a_note() -> None:
 
 def test_what_the_loss_of_an_end_of_a_transaction_does_is_said() -> None:
     both = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
-    for wrong in judged({TRANSACTIONS.name: both}):
+    for wrong in judged({TRANSACTION_LOG.name: both}):
         assert "a transaction may be committed in some partitions and aborted in others; it must be " in wrong.sentence
-    (wrong,) = wrong_configs("b:1", [(TRANSACTIONS, {"min.insync.replicas": "1"}, 1)], 3)
+    (wrong,) = wrong_configs("b:1", [(TRANSACTION_LOG, {"min.insync.replicas": "1"}, 1)], 3)
     assert wrong.severity == WARNING and "__transaction_state has one replica, and a lost disk" in wrong.sentence
     assert "loses the ends of transactions" in wrong.sentence
 
@@ -170,7 +170,7 @@ class LogOfTransactions:
 
     def _answer(self, asks: str, name: str, value: Any) -> Future[Any]:
         answer: Future[Any] = Future()
-        if name == TRANSACTIONS.name and self.error is not None and asks == self.asks:
+        if name == TRANSACTION_LOG.name and self.error is not None and asks == self.asks:
             answer.set_exception(KafkaException(KafkaError(self.error)))
         else:
             answer.set_result(value)
@@ -186,7 +186,7 @@ class LogOfTransactions:
 
     def describe_configs(self, resources: Any, **_: Any) -> dict[Any, Future[Any]]:
         own = {topic.name: topic.config for topic in own_topics(SETTINGS)}
-        weak = {TRANSACTIONS.name: {"min.insync.replicas": "1", "unclean.leader.election.enable": "false"}}
+        weak = {TRANSACTION_LOG.name: {"min.insync.replicas": "1", "unclean.leader.election.enable": "false"}}
         config = {name: {"delete.retention.ms": "86400000", **each} for name, each in {**own, **weak}.items()}
         return {
             each: self._answer(
@@ -248,7 +248,7 @@ def test_the_worst_comes_first_and_each_is_logged_once(caplog: pytest.LogCapture
     ],
 )
 def test_a_wrong_setting_of_a_topic_of_snapshots_is_named(name: str, value: str, needed: str) -> None:
-    sound = {**SNAPSHOTS, "min.insync.replicas": "2"}
+    sound = {**SNAPSHOT_TOPIC_CONFIG, "min.insync.replicas": "2"}
     assert wrong_snapshots("b:1", "t", {**sound, "max.message.bytes": "9000000", "segment.bytes": "1000000"}, 1) == []
     (sentence,) = wrong_snapshots("b:1", "t", {**sound, name: value}, 2)
     assert sentence.startswith(f"topic 't' has {name}={value}, ")
@@ -262,7 +262,7 @@ def test_partitions_that_a_topic_of_snapshots_may_not_get_are_a_finding(monkeypa
     partition = SimpleNamespace(replicas=[1, 2, 3])
     counts = {"requests": 12, "app-snapshot-requests": 8}
     found = {name: SimpleNamespace(partitions=[partition] * count) for name, count in counts.items()}
-    config = {name: {**SNAPSHOTS, "min.insync.replicas": "2"} for name in found}
+    config = {name: {**SNAPSHOT_TOPIC_CONFIG, "min.insync.replicas": "2"} for name in found}
     monkeypatch.setattr(topics, "_describe", lambda *_: found)
     monkeypatch.setattr(topics, "configs", lambda *_: config)
     (sentence,) = topics.ensure_snapshots(admin, SETTINGS, "requests", "app-snapshot-requests")

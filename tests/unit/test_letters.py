@@ -16,7 +16,15 @@ from timers.errors import TimersError
 from timers.kafka.request_formats import REQUEST_FORMATS
 from timers.kafka.topic_admin import UNKNOWN_TOPIC_RETRY_S
 from timers.offline.dead_letters import letters, retrying
-from timers.offline.dead_letters.letters import COLUMNS, Letter, LetterFilter, LetterLog, Marks, QueueTopics, Span
+from timers.offline.dead_letters.letters import (
+    LETTER_COLUMNS,
+    Letter,
+    LetterFilter,
+    LetterLog,
+    Marks,
+    QueueTopics,
+    Span,
+)
 from timers.offline.dead_letters.retrying import decide
 from timers.process.config.settings import Settings
 from timers.wire import dead_letter, future
@@ -59,7 +67,7 @@ def read(written: dead_letter.DeadLetter) -> Letter | None:
 
 
 def test_a_row_has_all_columns() -> None:
-    cells = dict(zip(COLUMNS, letter().cells(None), strict=True))
+    cells = dict(zip(LETTER_COLUMNS, letter().cells(None), strict=True))
     assert cells == {
         "WRITTEN": "2027-01-15T08:00:00Z",
         "CODE": "topic-unknown",

@@ -18,7 +18,7 @@ from tests.harness.half_open import HALF, half_open, has_ended
 from tests.harness.waiting import wait_until
 from timers.cli.broker.embedded import free_port
 from timers.process.http.metrics_server import MetricsServer
-from timers.process.http.open_connections import HEAD_S, LOG_S, MOST, OpenConnections, most_connections
+from timers.process.http.open_connections import HEAD_S, LOG_S, MAX_CONNECTIONS, OpenConnections, most_connections
 from timers.process.http.web_site import LimitedSite, limited
 
 WHOLE = b"GET /page HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
@@ -115,7 +115,14 @@ def test_the_log_has_one_line_a_minute(
 
 
 def test_the_number_of_connections_follows_from_the_limit_of_open_files() -> None:
-    assert [most_connections(files) for files in (16, 1024, 2048, 65_536, 2**63, -1)] == [8, 128, 256, MOST, MOST, MOST]
+    assert [most_connections(files) for files in (16, 1024, 2048, 65_536, 2**63, -1)] == [
+        8,
+        128,
+        256,
+        MAX_CONNECTIONS,
+        MAX_CONNECTIONS,
+        MAX_CONNECTIONS,
+    ]
 
 
 # ---- servers ---------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from timers.kafka.aiokafka_internals.open_transactions import (
     Looked,
     OpenTransaction,
 )
-from timers.kafka.aiokafka_internals.requests import UNKNOWN_REQUEST
+from timers.kafka.aiokafka_internals.requests import UNKNOWN_REQUEST_ERRORS
 
 LEADERS = {1: [("t", 0), ("t", 1)], 2: [("u", 0)]}
 
@@ -146,7 +146,7 @@ async def test_what_does_not_answer_is_named_and_the_rest_is_known(monkeypatch: 
     ]
 
 
-@pytest.mark.parametrize("error", UNKNOWN_REQUEST)
+@pytest.mark.parametrize("error", UNKNOWN_REQUEST_ERRORS)
 async def test_a_broker_that_cannot_say_is_asked_once(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     leaders = {1: [("t", 0)], 2: [("u", each) for each in range(5 * open_transactions.AT_ONCE)]}
     answers: dict[tuple[int, type], list[Any]] = {

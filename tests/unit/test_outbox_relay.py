@@ -15,7 +15,7 @@ from tests.harness.constants import Constants
 from tests.harness.scrape import get
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.client import SqlOutbox
-from timers.client.outbox import TABLE, schema
+from timers.client.outbox import DEFAULT_TABLE, schema
 from timers.errors import InvalidTimerError, TimersError, UnacknowledgedError
 from timers.outbox import databases, monitoring
 from timers.outbox import relay as relays
@@ -113,7 +113,7 @@ class World:
     def __init__(self, path: Path) -> None:
         self.connection = sqlite3.connect(path)
         self.connection.executescript(schema("sqlite"))
-        self.rows = Sqlite(path, TABLE)
+        self.rows = Sqlite(path, DEFAULT_TABLE)
         self.rows.connect()
         self.clock = PausedClock()
         self.relay = SimRelay(self.rows, self.clock)
@@ -167,7 +167,7 @@ def test_a_relay_whose_database_is_silent_is_not_ready_and_not_active(world: Wor
             said = wait_until(lambda: [p for s, p in [get(port, "/health/ready")] if s == 503], "it is not ready")
             assert "the database has not answered a statement for" in said[0]
             _, page = get(port, "/metrics")
-            assert f'timers_outbox_active{{table="{TABLE}"}} 0.0' in page and world.relay.counters.is_first
+            assert f'timers_outbox_active{{table="{DEFAULT_TABLE}"}} 0.0' in page and world.relay.counters.is_first
             wait_until(lambda: get(port, "/health/live")[0] == 503, "it must be started again")
             goes_on.set()
             wait_until(lambda: get(port, "/health/ready")[0] == 200 and not world.left(), "it goes on")
@@ -452,7 +452,7 @@ def test_two_rows_with_one_id_are_two_rows() -> None:
 
 def test_large_rows_that_wait_do_not_hide_the_others(world: World, constants: Constants) -> None:
     constants(databases, MOST_BYTES=250)
-    world.rows = world.relay._rows = Sqlite(world.rows.path, TABLE)
+    world.rows = world.relay._rows = Sqlite(world.rows.path, DEFAULT_TABLE)
     world.rows.connect()
     world.publisher.silent = {0}
     for id in (*ids_on(0, 12), *ids_on(1, 4)):
@@ -552,7 +552,7 @@ def test_a_relay_locks_its_table_by_whichever_name_of_the_file(world: World, tmp
     link = tmp_path / "link.db"
     link.symlink_to(world.rows.path)
     assert world.rows.is_first()
-    same, other = Sqlite(link, TABLE), Sqlite(world.rows.path, "other_outbox")
+    same, other = Sqlite(link, DEFAULT_TABLE), Sqlite(world.rows.path, "other_outbox")
     assert not same.is_first()
     assert other.is_first()
     for each in (same, other):

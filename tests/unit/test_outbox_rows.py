@@ -19,10 +19,10 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from timers.client import AsyncSqlOutbox, Repeat, SqlOutbox
-from timers.client.outbox import COLUMNS, schema
+from timers.client.outbox import OUTBOX_COLUMNS, schema
 from timers.errors import InvalidTimerError, OutboxError, SettingsError, TimersError
 from timers.outbox.databases import Database, Postgres, Sqlite, database
-from timers.outbox.rows import READ, Request, Row, request_of, row_of
+from timers.outbox.rows import READ_COLUMNS, Request, Row, request_of, row_of
 from timers.wire.formats import future_by_id
 from timers.wire.headers import TIMER_TRACE
 from timers.wire.record import RequestRecord
@@ -208,7 +208,7 @@ def test_a_connection_of_an_unknown_driver_is_named() -> None:
         SqlOutbox().cancel(wrapper, "x")
     SqlOutbox(paramstyle="format").cancel(wrapper, "x")
     ((statement, values),) = wrapper.said
-    assert statement.count("%s") == len(COLUMNS) == len(values)
+    assert statement.count("%s") == len(OUTBOX_COLUMNS) == len(values)
     with pytest.raises(SettingsError, match="paramstyle='numeric'"):
         SqlOutbox(paramstyle="numeric")
 
@@ -336,7 +336,7 @@ def test_a_row_that_sql_has_written_has_its_defaults(connection: sqlite3.Connect
     )
     connection.commit()
     row = only(rows)
-    assert row._fields[len(READ) :] == ("row_bytes",)
+    assert row._fields[len(READ_COLUMNS) :] == ("row_bytes",)
     assert len(row.id) == 32
     assert row.created_ms > 1_700_000_000_000
     accepted(row)

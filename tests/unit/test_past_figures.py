@@ -11,7 +11,7 @@ import pytest
 from tests.harness.waiting import wait_until
 from timers.core.counters import WAITED, Counters, lag_of
 from timers.process import past_figures
-from timers.process.past_figures import DAY_S, KEPT_BYTES, MOST_BYTES, STEP_S, PastFigures
+from timers.process.past_figures import DAY_S, FIGURES_STEP_S, KEPT_BYTES, MOST_BYTES, PastFigures
 
 STATE = {"pending": 7, "overdue_s": 0.0, "memory_bytes": 1}
 
@@ -27,7 +27,7 @@ class Worker:
 
     def step(self, count: int = 1, **state: float) -> None:
         for _ in range(count):
-            self.now_s += STEP_S
+            self.now_s += FIGURES_STEP_S
             self.counters.fired += 10
             self.counters.lag[WAITED].observe(0.02, 10)
             self.figures.note(self.counters.numbers(), {**STATE, **state})
@@ -52,7 +52,7 @@ def test_a_point_has_what_was_counted_in_its_time(path: Path) -> None:
     worker = Worker(path)
     worker.step(2, pending=9)
     first, second = worker.points()
-    assert first["at"] + STEP_S == second["at"] == worker.now_s
+    assert first["at"] + FIGURES_STEP_S == second["at"] == worker.now_s
     assert first["counts"]["fired"] == second["counts"]["fired"] == 10 and second["pending"] == 9
     assert sum(lag_of(second["counts"], WAITED).counts) == 10
     assert worker.points(first["at"]) == [second]
@@ -60,7 +60,7 @@ def test_a_point_has_what_was_counted_in_its_time(path: Path) -> None:
 
 def test_the_last_hour_has_steps_and_the_day_before_it_minutes(path: Path) -> None:
     worker = Worker(path)
-    worker.step(2 * 3600 // STEP_S)
+    worker.step(2 * 3600 // FIGURES_STEP_S)
     points = worker.points()
     assert {each["s"] for each in points[:59]} == {60} and {each["s"] for each in points[60:]} == {5}
     assert 7130 <= sum(each["s"] for each in points) <= 7200, "no gap, and nothing twice"
@@ -154,7 +154,7 @@ def test_memory_and_file_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(past_figures, "call_in_thread", lambda _name, call, *args: call(*args))
     monkeypatch.setattr(worker.figures, "_writing", None)
     monkeypatch.setattr(PastFigures, "_write", lambda self, line: self._append(path, [line], [*self._coarse.kept]))
-    for _ in range(DAY_S // STEP_S // 10):
+    for _ in range(DAY_S // FIGURES_STEP_S // 10):
         for way in worker.counters.lag.values():
             way.observe_all([(bound, 1_000_000) for bound in way.bounds])
         worker.step()

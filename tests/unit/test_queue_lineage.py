@@ -13,7 +13,7 @@ from timers.core.progress import cut_suffix
 from timers.errors import QueueError
 from timers.queue import Message
 from timers.queue.ledger import Ledger, passed
-from timers.queue.metadata import MAX_EPOCHS, NOTHING, Loaded, Saved, Start, decode, encode
+from timers.queue.metadata import MAX_EPOCHS, NO_START, Loaded, Saved, Start, decode, encode
 from timers.queue.verification import Verification, epoch_end
 
 SAME = ((2, 0), (4, 100), (5, 250))
@@ -295,7 +295,7 @@ def test_above_a_cut_nothing_is_done_or_tried() -> None:
         ((150, 1),),
     )
     below = saved.below(90)
-    assert (below.offset, below.done, below.start, below.suspects_end, below.cuts) == (90, (), NOTHING, 90, ())
+    assert (below.offset, below.done, below.start, below.suspects_end, below.cuts) == (90, (), NO_START, 90, ())
 
 
 def test_what_is_known_of_the_log_below_a_cut() -> None:

@@ -15,7 +15,7 @@ from timers.core.lineage import Batch, Lineage
 from timers.errors import LeaseLostError, QueueError
 from timers.kafka import lost_brokers
 from timers.queue import Message, driver
-from timers.queue.metadata import NOTHING, Commit, Saved, decode, encode
+from timers.queue.metadata import NO_START, Commit, Saved, decode, encode
 from timers.queue.port import Answer, Outcome
 from timers.queue.sending import Guard
 
@@ -105,7 +105,7 @@ def test_a_partition_is_given_up_with_what_was_settled(queue: Opened) -> None:
     queue.call(queue.transport.revoked, [JOBS], lost=False)
     commit = queue.transport.commits[JOBS]
     saved = decode(commit.metadata, LOG, commit.offset)
-    assert (saved.offset, saved.done, saved.start) == (0, ((1, MESSAGES),), NOTHING)
+    assert (saved.offset, saved.done, saved.start) == (0, ((1, MESSAGES),), NO_START)
     assert queue.driver.counters().leases_lost == 1
 
 
@@ -289,7 +289,7 @@ def test_a_partition_that_loses_messages_while_it_is_read_does_not_stop_the_othe
     wait_until(lambda: queue.driver.counters().stopped == 1, "the stop of the partition")
     commit = queue.transport.commits[JOBS]
     saved = decode(commit.metadata, LOG, commit.offset)
-    assert (saved.offset, saved.start) == (2, NOTHING), "the retry is written, and no other message is blamed"
+    assert (saved.offset, saved.start) == (2, NO_START), "the retry is written, and no other message is blamed"
     assert queue.driver.unready() == [], "it works on the messages of the other partition"
     for message in messages:
         if message in running:
@@ -421,7 +421,7 @@ def test_no_message_is_blamed_for_a_queue_that_ends_with_an_error(queue: Opened)
     queue.driver.join(60)
     commit = queue.transport.commits[JOBS]
     saved = decode(commit.metadata, LOG, commit.offset)
-    assert (saved.offset, saved.start, saved.suspects_end) == (1, NOTHING, 0)
+    assert (saved.offset, saved.start, saved.suspects_end) == (1, NO_START, 0)
     with pytest.raises(QueueError, match="retention deleted messages"):
         queue.driver.receive(Message, 1, 0)
 

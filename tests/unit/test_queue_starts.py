@@ -5,7 +5,7 @@ import pytest
 from tests.harness.queue_state import at_once
 from timers.queue.entry import DONE
 from timers.queue.ledger import Ledger, plan_starts, wants_commit
-from timers.queue.metadata import NOTHING, Saved, Start, decode, encode
+from timers.queue.metadata import NO_START, Saved, Start, decode, encode
 from timers.queue.settling import Settler
 from timers.queue.starts import MAX_CRASHES
 
@@ -118,12 +118,12 @@ def test_suspects_run_when_no_message_of_another_partition_does() -> None:
     assert entry is not None
     ledgers[JOBS].read(0, None)
     for _ in range(2):
-        assert plan_starts(ledgers) == {JOBS: NOTHING, ("jobs", 1): Start(0, 64)}
+        assert plan_starts(ledgers) == {JOBS: NO_START, ("jobs", 1): Start(0, 64)}
         assert not wants_commit(ledgers)
     other.read(1, None)
     assert other.take(10) is None, "nothing starts while suspects wait"
     assert other.settle(entry, entry.delivery, DONE)
-    assert plan_starts(ledgers) == {JOBS: Start(0, 1, 1), ("jobs", 1): NOTHING}
+    assert plan_starts(ledgers) == {JOBS: Start(0, 1, 1), ("jobs", 1): NO_START}
 
 
 def test_suspects_do_not_wait_longer_than_a_lease_for_a_message_that_runs() -> None:
@@ -144,7 +144,7 @@ def test_suspects_do_not_wait_longer_than_a_lease_for_a_message_that_runs() -> N
             ledgers[partition].starts.allow(start)
         return starts
 
-    assert commit(29) == {JOBS: NOTHING, ("jobs", 1): Start(0, 64)}
+    assert commit(29) == {JOBS: NO_START, ("jobs", 1): Start(0, 64)}
     assert commit(30) == {JOBS: Start(0, 1, 2), ("jobs", 1): Start(0, 1)}, "a group of two: none is blamed"
     first = ledgers[JOBS].take(600, 60)
     assert first is not None and other.take(600) is None, "nothing starts beside a suspect"
@@ -171,7 +171,7 @@ def test_a_partition_that_is_given_up_has_no_suspects_although_a_message_runs_be
     assert stopped.take(600, 30) is not None
     stopped.expire(30, at_once)
     stopped.starts.stop()
-    assert plan_starts({JOBS: stopped, ("jobs", 1): other}) == {JOBS: NOTHING, ("jobs", 1): Start(0, 1, 2)}
+    assert plan_starts({JOBS: stopped, ("jobs", 1): other}) == {JOBS: NO_START, ("jobs", 1): Start(0, 1, 2)}
 
 
 @pytest.mark.parametrize("answer", ["refused", "none"])
@@ -185,7 +185,7 @@ def test_what_may_be_started_is_committed_again_after_a_commit_that_may_have_fai
     settler.assign(JOBS, suspects, LOG, None)
     suspects.read(0, None)
     alone = settler.plan()
-    assert alone is not None and alone.starts == {JOBS: Start(0, 1, 1), ("jobs", 1): NOTHING}
+    assert alone is not None and alone.starts == {JOBS: Start(0, 1, 1), ("jobs", 1): NO_START}
     if answer == "refused":
         settler.fail(alone)
     else:

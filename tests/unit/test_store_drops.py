@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from rocksdict import WriteBatch
 
-from timers.core.fired import MOVED_S
-from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
+from timers.core.fired import MOVED_HOLE_S
+from timers.core.keys import MAX_OFFSET, NOTHING_FIRED, OrderKey
 from timers.core.operation import cancelled
 from timers.core.ports import HeldOf
 from timers.core.progress import Progress, Rescue
@@ -59,14 +59,14 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("through", [(ROWS - 2, MAX_OFFSET), (ROWS - 2, ROWS - 2), (MOVED_S, 7)], ids=str)
+@pytest.mark.parametrize("through", [(ROWS - 2, MAX_OFFSET), (ROWS - 2, ROWS - 2), (MOVED_HOLE_S, 7)], ids=str)
 def test_what_has_fired_is_dropped_in_little_memory(through: OrderKey, tmp_path: Path, sizes: list[int]) -> None:
     store = written(tmp_path / "s")
     sizes.clear()
     assert peak_of(lambda: store.drop_through(through, ROWS)) < MIB
     assert max(sizes) < 10
-    left = [] if through[0] == MOVED_S else [ROWS - 1]
-    assert [due_s for due_s, _ in store.scan(NEVER, MOVED_S)] == left
+    left = [] if through[0] == MOVED_HOLE_S else [ROWS - 1]
+    assert [due_s for due_s, _ in store.scan(NOTHING_FIRED, MOVED_HOLE_S)] == left
     assert (store.pending, store.applied, store.oldest_due_s()) == (len(left), ROWS, left[0] if left else None)
     store.close()
     again = RocksStore.open(tmp_path / "s", "here", MEMORY)
@@ -84,7 +84,7 @@ def test_what_is_held_stays_and_the_rest_goes_in_short_writes(tmp_path: Path, si
     store.drop_through((ROWS, 0), ROWS, held_of)
     assert sum(sizes) >= ROWS // 2 and max(sizes) < RESTORE_ENTRIES + 10
     assert store.pending == ROWS // 2
-    assert all(rows[0][1] == target for _, rows in store.scan(NEVER, ROWS))
+    assert all(rows[0][1] == target for _, rows in store.scan(NOTHING_FIRED, ROWS))
     store.close()
 
 
@@ -101,7 +101,7 @@ def test_a_store_is_whole_if_a_process_ends_in_between(tmp_path: Path, monkeypat
         store.drop_through((ROWS - 2, MAX_OFFSET), ROWS, held_of)
     store.close()
     store = RocksStore.open(tmp_path / "s", "here", MEMORY)
-    assert store.pending == sum(len(rows) for _, rows in store.scan(NEVER, ROWS)) == ROWS - RESTORE_ENTRIES
+    assert store.pending == sum(len(rows) for _, rows in store.scan(NOTHING_FIRED, ROWS)) == ROWS - RESTORE_ENTRIES
     store.drop_through((ROWS - 2, MAX_OFFSET), ROWS, held_of)
     assert (store.pending, store.applied) == (1, ROWS)
     store.close()
@@ -134,7 +134,7 @@ def test_the_index_is_read_once_for_lost_cancels(indexed: RocksStore, monkeypatc
             yield each
 
     monkeypatch.setattr(Database, "items", counted)
-    rescues: tuple[Rescue, ...] = (Rescue(90_000, 100_000, NEVER),)
+    rescues: tuple[Rescue, ...] = (Rescue(90_000, 100_000, NOTHING_FIRED),)
     lost = list[bytes]()
     while rescues:
         chunk = next_lost(rescues, (), indexed, 100)

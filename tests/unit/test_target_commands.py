@@ -16,7 +16,7 @@ from timers.errors import TargetError, TimersError
 from timers.offline import targets as offline
 from timers.offline.targets import Found, Request, pausing, resuming
 from timers.process.config.settings import Settings
-from timers.wire.query import DueCount
+from timers.wire.query import HeldCounter
 from timers.wire.targets import Target, Targets
 from timers.worker.consumer import target_watch
 from timers.worker.consumer.target_watch import TargetWatch
@@ -192,7 +192,7 @@ def test_a_pause_before_any_worker_has_opened_a_partition_is_shown_and_waited_fo
 
 
 def test_what_is_due_is_counted_page_by_page() -> None:
-    count = DueCount("mails", 90_000)
+    count = HeldCounter("mails", 90_000)
     assert count.asked == {"topic": "mails", "to": "90001", "by": "86400"}
     assert count.shown == {"held": None, "held_at_least": False}
     count.add({"timers": [{"timers": 2}, {"timers": 3}], "next": "1/t/0/5", "missing": []})

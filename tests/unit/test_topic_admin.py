@@ -163,7 +163,7 @@ def snapshots() -> SnapshotLog:
 def test_a_forgotten_question_ends_without_an_answer(call: Callable[[], object], constants: Constants) -> None:
     constants(connection, GRACE_S=0.01)
     constants("timers.machines.log_trimmer", TIMEOUT_S=0.0)
-    constants("timers.kafka.snapshot_log", SILENT_S=0.0)
+    constants("timers.kafka.snapshot_log", METADATA_ANSWER_S=0.0)
     with pytest.raises(KafkaException) as error:
         call()
     assert code_of(error.value) == KafkaError._TIMED_OUT

@@ -66,7 +66,7 @@ def links_of(span: ReadableSpan) -> list[str]:
 
 
 def traced(headers: Any) -> list[Header]:
-    return [header for header in headers or () if header[0] in h.TRACE]
+    return [header for header in headers or () if header[0] in h.TRACE_HEADERS]
 
 
 def as_record(fired: Fired) -> Any:

@@ -123,9 +123,9 @@ def show_letters(
         table: columns, their widths, and a function that returns the cells of a letter.
     """
     # Not at the top: `--help` needs no librdkafka.
-    from timers.offline.dead_letters.letters import COLUMNS, WIDTHS, Letter, LetterLog, Marks
+    from timers.offline.dead_letters.letters import LETTER_COLUMNS, LETTER_WIDTHS, Letter, LetterLog, Marks
 
-    columns, widths, cells = table or (COLUMNS, WIDTHS, Letter.cells)
+    columns, widths, cells = table or (LETTER_COLUMNS, LETTER_WIDTHS, Letter.cells)
     with LetterLog(settings) as log:
         spans = log.spans(letter_filter)
         marks = log.read_marks(Marks(spans=spans))

@@ -13,7 +13,7 @@ import click
 from timers.cli.lazy import LazyGroup, extra_of_missing_module
 from timers.cli.output import INTERRUPTED, Output, metrics_options, output_option, say, say_metrics
 from timers.client.config import id_topic_of
-from timers.client.outbox import DIALECTS, TABLE
+from timers.client.outbox import DEFAULT_TABLE, DIALECTS
 from timers.client.outbox import schema as schema_of
 from timers.process.config.settings import Settings
 from timers.process.counted import counted
@@ -40,7 +40,7 @@ def outbox() -> None:
     """
 
 
-_table_option = click.option("--table", default=TABLE, show_default=True, help="Table, or SCHEMA.TABLE.")
+_table_option = click.option("--table", default=DEFAULT_TABLE, show_default=True, help="Table, or SCHEMA.TABLE.")
 
 
 @click.command()

@@ -24,7 +24,7 @@ from timers.process.config.project import project_broker, project_dir
 from timers.process.config.settings import Settings, describe
 from timers.process.http.asking import ask
 from timers.process.threads import call_in_thread
-from timers.wire.headers import TRACE
+from timers.wire.headers import TRACE_HEADERS
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -53,7 +53,7 @@ def traced(command: Callable[_P, _T]) -> Callable[_P, _T]:
     def run(*arguments: _P.args, **options: _P.kwargs) -> _T:
         from timers.client import tracing  # not at the top: `--help` needs none of it
 
-        with tracing.given(tracing.said({name: os.environ.get(name.upper(), "") for name in TRACE})):
+        with tracing.given(tracing.said({name: os.environ.get(name.upper(), "") for name in TRACE_HEADERS})):
             return command(*arguments, **options)
 
     return run

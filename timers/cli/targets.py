@@ -20,7 +20,7 @@ from timers.errors import InvalidTimerError, QueryError, TimersError
 from timers.process.config.settings import Settings
 from timers.process.counted import counted, duration
 from timers.process.http.asking import ask
-from timers.wire.query import COUNT_PATH, COUNTING_S, DueCount
+from timers.wire.query import COUNT_PATH, COUNTING_TIMEOUT_S, HeldCounter
 
 if TYPE_CHECKING:
     from timers.offline.targets import Given
@@ -205,7 +205,7 @@ def list_targets(output: Output) -> None:
 
     found = look(settings)
     cluster_id = topic_admin.cluster_id(settings) if found.names else ""
-    until = time.monotonic() + COUNTING_S
+    until = time.monotonic() + COUNTING_TIMEOUT_S
     rows = [_row(found.shown(name) | _held(settings, cluster_id, name, until)) for name in found.names]
     widths = [max((len(cells[at]) for _, cells in rows), default=0) for at in range(len(_COLUMNS))]
     output.table(_COLUMNS, (*map(max, widths[:-1], map(len, _COLUMNS[:-1])), 0), rows)
@@ -227,12 +227,12 @@ def list_targets(output: Output) -> None:
 
 def _held(settings: Settings, cluster_id: str, name: str, until: float) -> dict[str, Any]:
     """How many timers of a topic are due and have not fired, as the workers count them."""
-    count, why = DueCount(name, int(time.time())), f"it was not counted within {COUNTING_S:.0f} s"
+    count, why = HeldCounter(name, int(time.time())), f"it was not counted within {COUNTING_TIMEOUT_S:.0f} s"
     try:
         while count.goes_on and time.monotonic() < until:
             count.add(ask(settings, COUNT_PATH, count.asked, cluster_id))
     except QueryError as error:
-        count, why = DueCount(name, 0), str(error)
+        count, why = HeldCounter(name, 0), str(error)
     return count.shown | ({"why_unknown": why} if count.shown["held"] is None else {})
 
 

@@ -214,9 +214,9 @@ def _follow(reader: TopicReader, topic: str, brokers: str, count: int | None, wi
 
 
 def _look_back(settings: Settings, since_ms: int, count: int | None, within_s: float, output: Output) -> int:
-    from timers.offline.fired import READ_S, read_past_firings
+    from timers.offline.fired import FIRED_READ_S, read_past_firings
 
-    found = read_past_firings(settings, since_ms, within_s=min(within_s, READ_S))
+    found = read_past_firings(settings, since_ms, within_s=min(within_s, FIRED_READ_S))
     for record in reversed(found.records[:count]):
         output.show(record.fields(), record.long_line())
     say(f"{counted(len(found.records), 'timer')} fired")

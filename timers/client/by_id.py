@@ -39,7 +39,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaExcepti
 
 from timers.client import tracing
 from timers.client.config import ID_PARTITIONER, Connection
-from timers.client.publish import POLL_S, Publisher, begin, left_s, set_result
+from timers.client.publish import PRODUCER_POLL_S, Publisher, begin, left_s, set_result
 from timers.client.request import Encoder, Record, TimerRequest, condition_headers, id_key
 from timers.core.operation import UNCHANGED, UNKNOWN
 from timers.errors import NoVerdictError, PublishError, TimersError, UnacknowledgedError, UnreachableError
@@ -382,7 +382,7 @@ class ById(Publisher):
 
     def next_wait_s(self, look: _Look) -> float:
         """How long the thread that reads verdicts waits for the next one."""
-        return POLL_S if not self._unproved else 0 if look.asked is None else _ANSWER_POLL_S
+        return PRODUCER_POLL_S if not self._unproved else 0 if look.asked is None else _ANSWER_POLL_S
 
     def take(self, consumer: Consumer, admin: AdminClient, look: _Look, message: Message | None) -> _Look:
         """What the thread that reads verdicts does with what came, or if none came. Takes a step of a look at their
@@ -489,7 +489,7 @@ def _read_while_used(used: weakref.ref[ById], consumer: Consumer, admin: AdminCl
         except Exception:  # every call of this client waits for this thread
             logger.exception("an error in this program: verdicts are read on")
             look = _Look(monotonic() + MISSING_LOOK_S, None, 0)  # its answer would come again, and is not used twice
-            sleep(POLL_S)
+            sleep(PRODUCER_POLL_S)
         ids = None
     consumer.close()
 

@@ -19,7 +19,7 @@ _IdResult = TypeVar("_IdResult")
 _VerdictResult = TypeVar("_VerdictResult")
 _RetryResult = TypeVar("_RetryResult")
 
-Retry: TypeAlias = Callable[[str], TimerRequest | DeadLetterRecord]
+MakeRetry: TypeAlias = Callable[[str], TimerRequest | DeadLetterRecord]
 """Returns the next try of a message, or its dead letter; the argument is the dead letter topic of the settings."""
 
 
@@ -87,7 +87,7 @@ class TimerCalls(ABC, Generic[_IdResult, _VerdictResult, _RetryResult]):
         """
 
     @abstractmethod
-    def _send_again(self, retry: Retry) -> _RetryResult:
+    def _send_again(self, retry: MakeRetry) -> _RetryResult:
         """Send what ``retry`` returns. Returns what :meth:`retry_later` does."""
 
     def schedule(

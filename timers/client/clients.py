@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any, Literal, Self, TypeVar, overload
 
 from timers.client.by_id import ById, Call
-from timers.client.calls import Retry, TimerCalls, TimerId
-from timers.client.config import DEFAULT_TIMEOUT_S, LONGEST_S, Connection, seconds
+from timers.client.calls import MakeRetry, TimerCalls, TimerId
+from timers.client.config import DEFAULT_TIMEOUT_S, LONGEST_WAIT_S, Connection, seconds
 from timers.client.publish import Publisher, left_s
 from timers.client.request import TimerRequest
 from timers.core.operation import ABSENT
@@ -97,11 +97,11 @@ class Client(TimerCalls[_IdResult, _VerdictResult, _RetryResult], ABC):
         part = self._publisher if request.id is None else self._by_id()
         return TimerId(await self._publish(part, partial(part.schedule, request), timeout_s))
 
-    def _send_again(self, retry: Retry) -> _RetryResult:
+    def _send_again(self, retry: MakeRetry) -> _RetryResult:
         id: _RetryResult = self._run(self._publish_retry(retry))
         return id
 
-    async def _publish_retry(self, retry: Retry) -> str | None:
+    async def _publish_retry(self, retry: MakeRetry) -> str | None:
         record = retry(self._kafka.settings.dead_letter_topic)
         if isinstance(record, TimerRequest):
             return await self._publish(self._publisher, partial(self._publisher.schedule, record))
@@ -175,7 +175,7 @@ class Client(TimerCalls[_IdResult, _VerdictResult, _RetryResult], ABC):
             SettingsError: the time is no number of seconds.
         """
         if timeout_s is not None:
-            seconds("timeout_s", timeout_s, 0, LONGEST_S, DEFAULT_TIMEOUT_S)
+            seconds("timeout_s", timeout_s, 0, LONGEST_WAIT_S, DEFAULT_TIMEOUT_S)
         return time.monotonic() + (self._publisher.timeout_s if timeout_s is None else timeout_s)
 
     def _disconnect(self, deadline: float) -> None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 DEFAULT_TIMEOUT_S = 30.0
-LONGEST_S = 366 * 86_400.0
+LONGEST_WAIT_S = 366 * 86_400.0
 """Longest time that a call may wait: the calls of operating systems take no infinite one."""
 
 HEADER_ROOM_BYTES = 65_536

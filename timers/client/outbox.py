@@ -30,7 +30,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 from timers.client import tracing
 from timers.client.request import BytesLike, Encoder, HeadersLike, TimerRequest, id_key
 from timers.client.times import At
-from timers.client.tokens import PLACEHOLDERS, QUALIFIED
+from timers.client.tokens import QUALIFIED_NAME, SQL_PLACEHOLDERS
 from timers.core.operation import ABSENT
 from timers.core.printable import json_value, quoted
 from timers.errors import InvalidTimerError, SettingsError
@@ -38,9 +38,9 @@ from timers.process.config.settings import Settings
 from timers.wire.headers import PREFIX, TIMER_DUE, TIMER_KEY, TIMER_TRACE
 from timers.wire.repeat import Repeat
 
-TABLE = "timer_outbox"
+DEFAULT_TABLE = "timer_outbox"
 
-COLUMNS = (
+OUTBOX_COLUMNS = (
     "id",
     "aggregateid",
     "type",
@@ -54,7 +54,7 @@ COLUMNS = (
 )
 """The columns that a writer fills. ``docs/outbox.md`` says what they hold."""
 
-CHANNEL = "timers_outbox_"
+NOTIFY_CHANNEL = "timers_outbox_"
 """Of the notices of a commit in PostgreSQL, with the oid of the table behind it."""
 
 SCHEDULE, CANCEL = "schedule", "cancel"
@@ -116,7 +116,7 @@ _SCHEMAS = {"postgresql": _POSTGRESQL, "sqlite": _SQLITE}
 DIALECTS = tuple(_SCHEMAS)
 
 
-def schema(dialect: str, table: str = TABLE) -> str:
+def schema(dialect: str, table: str = DEFAULT_TABLE) -> str:
     """Return the statements that make the table, for a migration.
 
     Args:
@@ -127,7 +127,7 @@ def schema(dialect: str, table: str = TABLE) -> str:
     """
     if dialect not in _SCHEMAS:
         raise SettingsError(f"dialect={quoted(dialect)} is not one of {', '.join(_SCHEMAS)}")
-    return _SCHEMAS[dialect].format(table=checked_table(table), name=table.rpartition(".")[2], channel=CHANNEL)
+    return _SCHEMAS[dialect].format(table=checked_table(table), name=table.rpartition(".")[2], channel=NOTIFY_CHANNEL)
 
 
 def checked_table(table: str) -> str:
@@ -136,7 +136,7 @@ def checked_table(table: str) -> str:
     Raises:
         SettingsError: it is no plain SQL name.
     """
-    if not QUALIFIED.fullmatch(table):
+    if not QUALIFIED_NAME.fullmatch(table):
         raise SettingsError(f"table={quoted(table)} is not a plain SQL name: letters, digits and _, and no digit first")
     return table
 
@@ -147,15 +147,15 @@ class _Written(NamedTuple):
     id: str
     """Of the timer."""
     values: _Values
-    """Of :data:`COLUMNS`."""
+    """Of :data:`OUTBOX_COLUMNS`."""
 
 
 class _Outbox(ABC, Generic[_IdResult]):
     """Checks timers, and makes their rows."""
 
-    def __init__(self, *, table: str = TABLE, paramstyle: str | None = None) -> None:
-        if paramstyle not in (None, *PLACEHOLDERS):
-            raise SettingsError(f"paramstyle={quoted(paramstyle)} is not one of {', '.join(PLACEHOLDERS)}")
+    def __init__(self, *, table: str = DEFAULT_TABLE, paramstyle: str | None = None) -> None:
+        if paramstyle not in (None, *SQL_PLACEHOLDERS):
+            raise SettingsError(f"paramstyle={quoted(paramstyle)} is not one of {', '.join(SQL_PLACEHOLDERS)}")
         self._table = checked_table(table)
         self._paramstyle = paramstyle
         settings = Settings.load(needs_brokers=False)
@@ -237,7 +237,7 @@ class _Outbox(ABC, Generic[_IdResult]):
 
     def _cancel_row(self, id: str) -> _Written:
         key = id_key(_without_nul("id", id)).decode()
-        return _Written(id, (str(uuid.uuid4()), key, CANCEL, *(None,) * (len(COLUMNS) - 3)))
+        return _Written(id, (str(uuid.uuid4()), key, CANCEL, *(None,) * (len(OUTBOX_COLUMNS) - 3)))
 
 
 class SqlOutbox(_Outbox[str]):
@@ -298,18 +298,18 @@ def _insert(table: str, paramstyle: str) -> str:
     """The statement that writes a row, for ``numbered`` with the parameters of asyncpg and for ``named`` with those of
     SQLAlchemy."""
     if paramstyle == "numbered":
-        params = [f"${number}" for number in range(1, len(COLUMNS) + 1)]
+        params = [f"${number}" for number in range(1, len(OUTBOX_COLUMNS) + 1)]
     elif paramstyle == "named":
-        params = [f":{name}" for name in COLUMNS]
+        params = [f":{name}" for name in OUTBOX_COLUMNS]
     else:
-        params = [PLACEHOLDERS[paramstyle]] * len(COLUMNS)
-    return f"INSERT INTO {table} ({', '.join(COLUMNS)}) VALUES ({', '.join(params)})"
+        params = [SQL_PLACEHOLDERS[paramstyle]] * len(OUTBOX_COLUMNS)
+    return f"INSERT INTO {table} ({', '.join(OUTBOX_COLUMNS)}) VALUES ({', '.join(params)})"
 
 
 def _for_sqlalchemy(table: str, values: _Values) -> tuple[Any, Mapping[str, Any]]:
     from sqlalchemy import text  # the caller has it
 
-    return text(_insert(table, "named")), dict(zip(COLUMNS, values, strict=True))
+    return text(_insert(table, "named")), dict(zip(OUTBOX_COLUMNS, values, strict=True))
 
 
 def _roots(connection: Any) -> Sequence[str]:
@@ -333,11 +333,11 @@ def _paramstyle_of(connection: Any) -> str:
     """
     for root in _roots(connection):
         style = getattr(sys.modules.get(root), "paramstyle", _STYLES.get(root))
-        if style in PLACEHOLDERS:
+        if style in SQL_PLACEHOLDERS:
             return str(style)
     raise SettingsError(
         f"the connection is of type {_kind(connection)}, whose placeholders are not known: give "
-        f"{' or '.join(PLACEHOLDERS)} as paramstyle"
+        f"{' or '.join(SQL_PLACEHOLDERS)} as paramstyle"
     )
 
 

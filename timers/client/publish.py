@@ -57,7 +57,7 @@ _COUNT_ANSWER_S = 1.0
 _SINGLE_LINGER_MS = 1
 _BULK_LINGER_MS = 50
 _FULL_QUEUE_WAIT_S = 0.02
-POLL_S = 0.1
+PRODUCER_POLL_S = 0.1
 CLOSED = "this client is closed: open a new one"
 """What calls after :meth:`Publisher.close` say."""
 _REOPENED = "the producer of this client has ended after an error: try again, which makes a new one"
@@ -227,7 +227,7 @@ class Publisher:
         producer = kafka.producer(linger_ms=linger_ms, **properties)
         count = kafka.partitions_of(producer, kafka.request_topic, left_s(deadline), lambda _: self.closed)
         if kafka is self._kafka:
-            self._partitions, self._count_at = count, monotonic() + POLL_S
+            self._partitions, self._count_at = count, monotonic() + PRODUCER_POLL_S
         return producer
 
     def _count_again(self, producer: Producer) -> None:
@@ -544,17 +544,17 @@ def _poll_while_used(used: weakref.ref[Publisher]) -> None:
                 publisher.note_poll(producer, error)
         except Exception:  # each call of this client waits for this thread
             logger.exception("an error in this program: the client goes on")
-            closed.wait(POLL_S)
+            closed.wait(PRODUCER_POLL_S)
         publisher = None
 
 
 def _poll_once(producer: Producer | None, closed: threading.Event) -> KafkaException | None:
     """Pass on the answers that come in a moment. Returns an error of the producer."""
     if producer is None:
-        closed.wait(POLL_S)
+        closed.wait(PRODUCER_POLL_S)
         return None
     try:
-        producer.poll(POLL_S)
+        producer.poll(PRODUCER_POLL_S)
     except KafkaException as error:  # raised once; each later call of it says it, too
         return error
     except SystemError:  # a fatal error while a report was made: the next request finds it

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import NamedTuple, TypeAlias
 
-from timers.client.times import FIRST_AT_S, At, due_second
+from timers.client.times import LEAST_AT_S, At, due_second
 from timers.core.operation import ABSENT
 from timers.core.printable import is_utf8, quoted
 from timers.errors import InvalidTimerError, TimersError, TimerTooLargeError
@@ -167,7 +167,7 @@ class Encoder:
                 f"callback topic {quoted(request.topic)} is one of the engine: a timer that repeats makes no requests"
             )
         repeat.check(now_s)
-        key, payload, headers = self(request._replace(repeat=None, at=FIRST_AT_S), ())
+        key, payload, headers = self(request._replace(repeat=None, at=LEAST_AT_S), ())
         sent = [*(headers or ())[:-1], (names.TIMER_REPEAT, repeat.to_header())]
         header_bytes = sum(len(name.encode()) + len(value or b"") for name, value in sent)
         if len(payload) > MAX_REPEATING_VALUE_BYTES or header_bytes > MAX_REPEATING_HEADER_BYTES:

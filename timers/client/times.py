@@ -26,7 +26,7 @@ At: TypeAlias = datetime | float | str
 
 _MICROSECOND = timedelta(microseconds=1)
 _NS = 1_000_000_000
-FIRST_AT_S = 10**9
+LEAST_AT_S = 10**9
 """In 2001. A smaller number for ``at`` is a delay, or a time in another unit."""
 _FINER_UNITS = (("milliseconds", 10**3), ("microseconds", 10**6), ("nanoseconds", 10**9))
 
@@ -42,7 +42,7 @@ def due_second(at: At | None, delay: timedelta | float | None, *, now_ns: int | 
     Raises:
         InvalidTimerError: both or neither given, a naive datetime, a negative or far too large number.
     """
-    if delay is None and type(at) is int and FIRST_AT_S <= at <= MAX_DUE_S:  # the usual case of bulk callers
+    if delay is None and type(at) is int and LEAST_AT_S <= at <= MAX_DUE_S:  # the usual case of bulk callers
         return at
     if delay is None and at is None:
         raise InvalidTimerError("no due time: give at=... (when) or delay=... (how long from now)")
@@ -78,7 +78,7 @@ def _absolute(at: object) -> int:
     if not is_number(at):
         raise InvalidTimerError(_no_due_time(at))
     due_s = int(math.ceil(at))  # noqa: RUF046  # numpy's ceiling is no int
-    if 0 <= due_s < FIRST_AT_S:
+    if 0 <= due_s < LEAST_AT_S:
         raise InvalidTimerError(
             f"at={at!r} is an epoch second before the year 2002: did you mean delay={at!r}, seconds from now? "
             "(a time that early can be given as an aware datetime)"

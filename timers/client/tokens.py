@@ -50,10 +50,10 @@ from timers.errors import SettingsError
 from timers.wire.headers import TIMER_ID, TIMER_SOURCE, TOKEN
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
-QUALIFIED = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
+QUALIFIED_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
 MAX_TOKEN_CHARACTERS, MAX_SOURCE_CHARACTERS = 255, 512
 """What is longer is no token, and no source: no column of :class:`SqlTokens` and :class:`SqlFirings` has it."""
-PLACEHOLDERS = {"qmark": "?", "format": "%s", "pyformat": "%s"}
+SQL_PLACEHOLDERS = {"qmark": "?", "format": "%s", "pyformat": "%s"}
 """DB-API styles with positional parameters; drivers of style ``pyformat`` (psycopg) take ``%s`` with a tuple too."""
 
 
@@ -66,15 +66,18 @@ class SqlTable:
 
     def __init__(self, connection: Any, paramstyle: str, *, commit: bool, table: str, **columns: str) -> None:
         # Identifiers cannot be parameters of a statement and become part of its text, so only plain names are allowed.
-        names = [("table", table, QUALIFIED), *((argument, name, _IDENTIFIER) for argument, name in columns.items())]
+        names = [
+            ("table", table, QUALIFIED_NAME),
+            *((argument, name, _IDENTIFIER) for argument, name in columns.items()),
+        ]
         for argument, name, pattern in names:
             if not pattern.fullmatch(name):
                 raise SettingsError(
                     f"{argument}={quoted(name)} is not a plain SQL name: letters, digits and _, and no digit first"
                 )
-        if paramstyle not in PLACEHOLDERS:
-            raise SettingsError(f"paramstyle={quoted(paramstyle)} is not one of {', '.join(PLACEHOLDERS)}")
-        self.param = PLACEHOLDERS[paramstyle]
+        if paramstyle not in SQL_PLACEHOLDERS:
+            raise SettingsError(f"paramstyle={quoted(paramstyle)} is not one of {', '.join(SQL_PLACEHOLDERS)}")
+        self.param = SQL_PLACEHOLDERS[paramstyle]
         self._connection = connection
         self._commit = commit
         self._create = ""

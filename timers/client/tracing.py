@@ -232,7 +232,7 @@ def _version() -> str:
 def _carrier(headers: Sequence[tuple[str, bytes]], fields: Collection[str]) -> dict[str, str]:
     """What the propagator reads of headers; of a name that repeats, the last one. A sender may write anything there,
     and propagators log what they cannot read."""
-    read = {name: value for name, value in headers if name in fields and name not in h.TRACE}
+    read = {name: value for name, value in headers if name in fields and name not in h.TRACE_HEADERS}
     read |= {name: value for name, value in h.newest_context(headers) if value is not None}
     return {name: value.decode(errors="replace") for name, value in read.items() if len(value) <= _MOST_BYTES}
 

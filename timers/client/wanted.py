@@ -32,7 +32,7 @@ from timers.client.timer_lines import parse_fields, repeat_of
 from timers.client.times import tell
 from timers.core.printable import json_value, quoted, utc_text
 from timers.errors import InvalidTimerError
-from timers.wire.headers import SET, TOKEN, TRACE
+from timers.wire.headers import SET, TOKEN, TRACE_HEADERS
 from timers.wire.repeat import Repeat, RepeatError
 
 MAX_BYTES = 16 * 1024 * 1024
@@ -254,7 +254,7 @@ def _parts(
     parts |= {} if not key else {"key": _text(key)}
     parts |= {"value": _text(value or b"")}
     for name, content in headers:
-        if name in TRACE:  # says who has set it, and not what it is
+        if name in TRACE_HEADERS:  # says who has set it, and not what it is
             continue
         number = sum(known.partition(" #")[0] == f"header {name}" for known in parts)
         parts[f"header {name}{f' #{number + 1}' if number else ''}"] = "null" if content is None else _text(content)

@@ -10,7 +10,7 @@ from timers.wire import dead_letter, topics
 from timers.wire.checks import MAX_DUE_S
 from timers.wire.query import COLD, FIRED, PENDING, REJECTED, REPLACED
 from timers.wire.repeat import CATCH_UPS, MAX_EXCEPTED
-from timers.wire.targets import MAX_TEXT
+from timers.wire.targets import MAX_TEXT_CHARACTERS
 
 MAX_ID_CHARACTERS = 512
 MAX_LIMIT = 1000
@@ -463,7 +463,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
                 **DURATION,
                 "description": 'with `for`: then send the held timers evenly over this time; else "10m"',
             },
-            "why": string("the reason, which the list shows", maxLength=MAX_TEXT),
+            "why": string("the reason, which the list shows", maxLength=MAX_TEXT_CHARACTERS),
         },
         ("topic",),
     ),

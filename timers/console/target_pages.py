@@ -12,7 +12,7 @@ from timers.console.call import Call, Reply, handles, idempotency_key, mark_of
 from timers.console.problems import Problem
 from timers.console.timer_pages import ask
 from timers.errors import AccessError, InvalidTimerError, SettingsError, TargetError, TimersError, UnacknowledgedError
-from timers.wire.query import COUNT_PATH, COUNTING_S, DueCount
+from timers.wire.query import COUNT_PATH, COUNTING_TIMEOUT_S, HeldCounter
 
 if TYPE_CHECKING:
     from timers.offline.targets import Make
@@ -26,7 +26,7 @@ async def list_targets(call: Call) -> Reply:
         raise Problem("target-refused", str(error)) from None
     except TimersError as error:
         raise Problem("brokers-unreachable", str(error)) from None
-    until = monotonic() + COUNTING_S
+    until = monotonic() + COUNTING_TIMEOUT_S
     names = [name for name in found.names if call.user.may_use_topic(name)]
     listed = [found.shown(name) | await _held(call, name, until) for name in names]
     unreadable = {name: why for name, why in found.targets.unreadable.items() if call.user.may_use_topic(name)}
@@ -35,12 +35,12 @@ async def list_targets(call: Call) -> Reply:
 
 async def _held(call: Call, name: str, until: float) -> dict[str, Any]:
     """How many timers of a topic are due and have not fired, as the workers count them."""
-    count = DueCount(name, int(call.console.now_s()))
+    count = HeldCounter(name, int(call.console.now_s()))
     try:
         while count.goes_on and monotonic() < until:
             count.add((await ask(call, COUNT_PATH, count.asked)).body)
     except Problem:  # what is paused is known all the same
-        return DueCount(name, 0).shown
+        return HeldCounter(name, 0).shown
     return count.shown
 
 

@@ -20,7 +20,7 @@ from timers.kafka import connection
 from timers.kafka.clients import admin_client
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
-from timers.wire.checks import PRODUCERS_CLOCKS_MS
+from timers.wire.checks import PRODUCER_CLOCK_ERROR_MS
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +36,8 @@ class BrokersTime:
     """Compares the clock of this machine with the newest tick. Thread-safe. It asks once in :data:`LOOK_S`, and then
     blocks for some milliseconds, or for seconds if the clock is wrong or the brokers are slow.
 
-    A clock that is wrong by up to a minute, :data:`timers.wire.checks.PRODUCERS_CLOCKS_MS`, is used as it is. So is one
-    that cannot be compared: no worker writes ticks, or this user has no right Describe on their topic.
+    A clock that is wrong by up to a minute, :data:`timers.wire.checks.PRODUCER_CLOCK_ERROR_MS`, is used as it is. So is
+    one that cannot be compared: no worker writes ticks, or this user has no right Describe on their topic.
 
     Args:
         newest_ticks_ms: returns the time of the newest tick of each partition that says it. May raise KafkaException.
@@ -88,7 +88,7 @@ class BrokersTime:
         seen_ms: dict[int, int] = {}
         give_up_s = monotonic() + _NEXT_TICK_S
         while ticks_ms := self._newest_ticks_ms():
-            if abs(max(ticks_ms.values()) - self._own_ms()) <= PRODUCERS_CLOCKS_MS:
+            if abs(max(ticks_ms.values()) - self._own_ms()) <= PRODUCER_CLOCK_ERROR_MS:
                 break
             new_ms = new_tick_ms(ticks_ms, seen_ms)
             if new_ms is not None:  # a worker ticks: this is the time

@@ -19,7 +19,7 @@ from timers.kafka.records import Record, TransactionalWriter
 from timers.process.config.settings import Settings
 from timers.wire import targets as wire
 from timers.wire import topics
-from timers.wire.targets import PARTITION, Target, Targets
+from timers.wire.targets import TARGETS_PARTITION, Target, Targets
 
 TARGETS_LOOK_S = 1.0
 """Seconds for which a request of a worker waits for a new command, and between two looks or tries."""
@@ -51,7 +51,7 @@ class TargetsReader:
     """
 
     def __init__(self, client: LeaderClient, topic: str) -> None:
-        self._client, self._place = client, (topic, PARTITION)
+        self._client, self._place = client, (topic, TARGETS_PARTITION)
         self._newest: NewestCommitted | None = None
         self._began_at = 0.0
         self._found, self._decoded_to = Targets({}, {}), -1
@@ -101,8 +101,10 @@ def read(settings: Settings, reports: connection.ErrorReports, timeout_s: float 
     values: dict[bytes, bytes] = {}
     topic = settings.targets_topic
     with closing(span_reader(settings, reports)) as consumer:
-        low, end = consumer.get_watermark_offsets(TopicPartition(topic, PARTITION), timeout=timeout_s, cached=False)
-        for message in records.read(consumer, topic, PARTITION, low, end, timeout_s=timeout_s):
+        low, end = consumer.get_watermark_offsets(
+            TopicPartition(topic, TARGETS_PARTITION), timeout=timeout_s, cached=False
+        )
+        for message in records.read(consumer, topic, TARGETS_PARTITION, low, end, timeout_s=timeout_s):
             values[message.key() or b""] = message.value() or b""
     return wire.decode_all(values)
 
@@ -152,7 +154,7 @@ def _write(
     values = [wire.encode(target), *((key, None) for key in found.keys)]
     try:
         with writer.transaction() as send:
-            send([Record(settings.targets_topic, PARTITION, key, value, []) for key, value in values])
+            send([Record(settings.targets_topic, TARGETS_PARTITION, key, value, []) for key, value in values])
     except KafkaException as error:
         # librdkafka gives up what waits in a transaction that is refused.
         if code_of(error) in {*FENCED, *NOT_ALLOWED, KafkaError._PURGE_QUEUE}:

@@ -24,7 +24,7 @@ from timers.kafka.error_codes import MOVING, NO_TOPIC, UNREACHABLE, code_of
 from timers.kafka.records import read
 from timers.kafka.topic_admin import configs, identity
 from timers.process.config.settings import Settings
-from timers.wire.checks import PRODUCERS_CLOCKS_MS
+from timers.wire.checks import PRODUCER_CLOCK_ERROR_MS
 from timers.wire.topics import partition_name
 
 OFFSETS_TIMEOUT_S = 30.0
@@ -317,7 +317,7 @@ class TopicOffsets:
         return since
 
     def first_ms(
-        self, topic: str, partition: int, start: int, end: int, clocks_ms: int = PRODUCERS_CLOCKS_MS
+        self, topic: str, partition: int, start: int, end: int, clocks_ms: int = PRODUCER_CLOCK_ERROR_MS
     ) -> int | None:
         """Timestamp of the first committed record between two offsets, in epoch milliseconds; None without one.
 

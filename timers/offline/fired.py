@@ -125,7 +125,7 @@ MOST = 10_000
 BUDGET = 2 * MOST
 """Records that are read of all topics together: about 20 microseconds each."""
 
-READ_S = 30.0
+FIRED_READ_S = 30.0
 """After this time, the topics that are left are left out."""
 
 SILENT_S = 2.0
@@ -148,7 +148,7 @@ def read_past_firings(
     settings: Settings,
     since_ms: int,
     may_see: Callable[[str], bool] = lambda topic: True,
-    within_s: float = READ_S,
+    within_s: float = FIRED_READ_S,
     check: Callable[[], None] = lambda: None,
 ) -> PastFirings:
     """Returns the newest firings since a time. Blocks.

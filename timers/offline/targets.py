@@ -30,7 +30,7 @@ from timers.kafka.topics import Cluster
 from timers.machines.firing.policy import CallbackRules
 from timers.process.config.settings import Settings
 from timers.process.counted import counted, duration
-from timers.wire.targets import MAX_TEXT, RELEASE_S, Target, Targets
+from timers.wire.targets import DEFAULT_RELEASE_S, MAX_TEXT_CHARACTERS, Target, Targets
 from timers.wire.topics import LEGAL_FORM, commander_id, is_legal, partition_name
 
 DAY_S = 86_400
@@ -265,7 +265,7 @@ def pausing(
 
     Args:
         for_s: seconds after which the pause ends by itself; None: it goes on until it is resumed.
-        over_s: seconds that the release takes then; None: :data:`RELEASE_S`.
+        over_s: seconds that the release takes then; None: :data:`DEFAULT_RELEASE_S`.
 
     Raises:
         TargetError: it cannot be paused.
@@ -276,13 +276,14 @@ def pausing(
         raise TargetError(
             f"a release over {duration(over_s)} belongs to a pause that ends by itself; try: {EXAMPLE} --over 10m"
         )
-    over_s = RELEASE_S if over_s is None else over_s
+    over_s = DEFAULT_RELEASE_S if over_s is None else over_s
     _check_release(over_s)
     if for_s is not None and not 0 < for_s <= MAX_FOR_S:
         raise TargetError(f"a pause lasts 1 s to {MAX_FOR_S // DAY_S} days, not {duration(for_s)}; try: {EXAMPLE}")
-    if len(request.why) > MAX_TEXT:
+    if len(request.why) > MAX_TEXT_CHARACTERS:
         raise TargetError(
-            f"the reason has {len(request.why)} characters, and {MAX_TEXT} are allowed; try: {EXAMPLE} --why 'no disk'"
+            f"the reason has {len(request.why)} characters, and {MAX_TEXT_CHARACTERS} are allowed; try: "
+            f"{EXAMPLE} --why 'no disk'"
         )
 
     def command(found: Found, names: Collection[str], now_s: int) -> Command:
@@ -358,7 +359,7 @@ def _target(
     marks = (*marks, f"{request.mark}/{made.number}") if request.mark else marks
     # A resume has no reason of its own: while its timers are being sent, that of the pause is shown.
     why = known.why if known is not None and not made.is_paused else request.why
-    return Given(Target(made, request.by[:MAX_TEXT], why, now_s, marks), replaced)
+    return Given(Target(made, request.by[:MAX_TEXT_CHARACTERS], why, now_s, marks), replaced)
 
 
 def give(settings: Settings, make: Make) -> Given:

@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from timers.client.outbox import CHANNEL, COLUMNS, checked_table
+from timers.client.outbox import NOTIFY_CHANNEL, OUTBOX_COLUMNS, checked_table
 from timers.core.operation import ABSENT
 from timers.core.printable import quoted
 from timers.errors import OutboxError, SettingsError
-from timers.outbox.rows import READ, Row
+from timers.outbox.rows import READ_COLUMNS, Row
 from timers.process.partition_metrics import Heartbeat
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class _Statements:
         # What does not fit is not read, so it takes no place: the rows behind it do not wait for its reason.
         rows_before = "ORDER BY number ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
         before = f"sum(CASE WHEN fits THEN row_bytes END) OVER ({rows_before})"
-        columns = ", ".join(f"CASE WHEN fits THEN {name} END" if name in large else name for name in READ)
+        columns = ", ".join(f"CASE WHEN fits THEN {name} END" if name in large else name for name in READ_COLUMNS)
         self.waiting = (
             f"SELECT {columns}, row_bytes{place} FROM (SELECT *, coalesce({before}, 0) AS bytes_before "
             f"FROM ({judged}) AS judged) AS summed WHERE bytes_before < {MOST_BYTES} ORDER BY number"
@@ -253,7 +253,7 @@ class Postgres:
             raise OutboxError(_SHARED)
         if is_first:
             self._place = oid, pid
-            self._execute(f'LISTEN "{CHANNEL}{oid}"')
+            self._execute(f'LISTEN "{NOTIFY_CHANNEL}{oid}"')
         return bool(is_first)
 
     def waiting(self, above: int, most: int, largest_bytes: int = MOST_BYTES) -> Sequence[Row]:
@@ -344,7 +344,7 @@ class Sqlite:
     def __init__(self, path: Path, table: str) -> None:
         self.path, self.table = path, table
         self._sql = _Statements(
-            table, "?", "{} IN (SELECT value FROM json_each(?))", "length(CAST({} AS blob))", COLUMNS
+            table, "?", "{} IN (SELECT value FROM json_each(?))", "length(CAST({} AS blob))", OUTBOX_COLUMNS
         )
         self.statement = Heartbeat()
         self._connection: sqlite3.Connection | None = None

@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import Future, wait
 from typing import Self
 
-from timers.client.outbox import TABLE
+from timers.client.outbox import DEFAULT_TABLE
 from timers.outbox.databases import database
 from timers.outbox.relay import Counters, Relay
 from timers.process.config.settings import Settings
@@ -40,7 +40,7 @@ class Relaying:
         ImportError: it is PostgreSQL, and psycopg is not installed.
     """
 
-    def __init__(self, database_url: str, *, table: str = TABLE, settings: Settings | None = None) -> None:
+    def __init__(self, database_url: str, *, table: str = DEFAULT_TABLE, settings: Settings | None = None) -> None:
         self._rows = database(database_url, table)
         self.relay = Relay(self._rows, settings or Settings.load())
         self._stop = threading.Event()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from timers.client.outbox import CANCEL, COLUMNS, SCHEDULE, is_of_callback
+from timers.client.outbox import CANCEL, OUTBOX_COLUMNS, SCHEDULE, is_of_callback
 from timers.client.request import sent_headers
 from timers.client.timer_lines import headers_cell, headers_of
 from timers.core.operation import ABSENT
@@ -16,7 +16,7 @@ from timers.wire.formats import LOG_APPEND_TIME, future_by_id
 from timers.wire.headers import Header
 from timers.wire.record import RequestRecord
 
-READ = ("number", *COLUMNS, "CAST(created_ms AS bigint)", "CAST(sent_ms AS bigint)")
+READ_COLUMNS = ("number", *OUTBOX_COLUMNS, "CAST(created_ms AS bigint)", "CAST(sent_ms AS bigint)")
 """What a relay reads: the fields of :class:`Row`. SQLite holds any type in any column."""
 
 

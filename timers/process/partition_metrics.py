@@ -17,7 +17,7 @@ TRANSACTION_BOUNDS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5
 WAIT_BOUNDS_S = (0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 300.0, 3600.0)
 """Bounds of the waits until a machine fires: from a planned stop to a log that is read from its start."""
 
-STORE, SNAPSHOT, LOG = "store", "snapshot", "log"
+FROM_STORE, FROM_SNAPSHOT, FROM_LOG = "store", "snapshot", "log"
 """From what a machine began: its store on this disk, a snapshot, or its whole log."""
 
 HEARTBEAT_PAUSE_S = 1.0
@@ -133,7 +133,7 @@ class PartitionMetrics:
         snapshots_failed: how often one was given up.
         snapshot_ms: when the newest one was complete, in epoch milliseconds of the brokers' clock; None: not known.
         opened_at: monotonic time at which the machine was opened last; None: never.
-        opened_from: where its state came from then: :data:`STORE`, :data:`SNAPSHOT` or :data:`LOG`.
+        opened_from: where its state came from then: :data:`FROM_STORE`, :data:`FROM_SNAPSHOT` or :data:`FROM_LOG`.
         transaction_version: of Kafka's transactions that its producer makes; 0 before its first opening.
         ahead_from: the same of a machine that reads ahead; empty after the opening that follows.
         waits: how long the oldest due timer had waited whenever the machine began to fire; 0: no timer was due.

@@ -24,8 +24,8 @@ from timers.process.threads import call_in_thread
 
 logger = logging.getLogger(__name__)
 
-STEP_S, MINUTE_S, DAY_S = 5, 60, 86_400
-_FINE, _COARSE = 3600 // STEP_S, DAY_S // MINUTE_S
+FIGURES_STEP_S, MINUTE_S, DAY_S = 5, 60, 86_400
+_FINE, _COARSE = 3600 // FIGURES_STEP_S, DAY_S // MINUTE_S
 
 MOST_BYTES = 1024 * 1024
 """A file that would be longer is written anew, with what is in memory."""
@@ -66,7 +66,7 @@ class _Points:
 
 
 class PastFigures:
-    """Keeps the points. Its owner calls :meth:`note` each :data:`STEP_S`, in one thread.
+    """Keeps the points. Its owner calls :meth:`note` each :data:`FIGURES_STEP_S`, in one thread.
 
     Args:
         path: of the file, which need not exist; None: only in memory.

@@ -188,7 +188,7 @@ class BoundedThreads:
             run()
 
 
-_BEGIN_S = 0.5
+_MAX_THREAD_START_S = 0.5
 """A thread begins in less time, if one is free."""
 
 
@@ -204,10 +204,12 @@ async def result_of(call: Future[_T], timeout_s: float, *, is_bounded: bool = Tr
     """
     waiting = asyncio.shield(asyncio.wrap_future(call))
     try:
-        done, _ = await asyncio.wait({waiting}, timeout=_BEGIN_S)
+        done, _ = await asyncio.wait({waiting}, timeout=_MAX_THREAD_START_S)
         is_late = not done and not call.running()
         if not done:
-            done, _ = await asyncio.wait({waiting}, timeout=max(0.0, timeout_s - _BEGIN_S) + _BEGIN_S / 2)
+            done, _ = await asyncio.wait(
+                {waiting}, timeout=max(0.0, timeout_s - _MAX_THREAD_START_S) + _MAX_THREAD_START_S / 2
+            )
         if not done and (call.cancel() or (is_late and is_bounded)):
             waiting.cancel()
             raise TimeoutError

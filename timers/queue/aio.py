@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from timers.client import tracing
-from timers.client.config import LONGEST_S, seconds
+from timers.client.config import LONGEST_WAIT_S, seconds
 from timers.client.publish import left_s
 from timers.client.request import BytesLike, HeadersLike
 from timers.client.times import At
@@ -33,7 +33,7 @@ from timers.process.signals import END_SIGNALS
 from timers.process.threads import BoundedThreads, call_in_thread, result_of
 from timers.queue.inspection import QueueStats
 from timers.queue.message import After, Message
-from timers.queue.queue import JOIN_S, Queue
+from timers.queue.queue import JOIN_WAIT_S, Queue
 from timers.queue.running import check_count, end_fork_of, finish, text_of
 from timers.queue.sending import Sendable
 
@@ -275,8 +275,8 @@ class AsyncQueue:
     async def _receive(
         self, receive: Callable[[int, float], list[Message]], limit: int, wait_s: float = 1.0
     ) -> list[AsyncMessage]:
-        seconds("wait_s", wait_s, 0, LONGEST_S, 1)
-        within_s = wait_s + (0 if self.queue.driver.member.joined or not wait_s else JOIN_S)
+        seconds("wait_s", wait_s, 0, LONGEST_WAIT_S, 1)
+        within_s = wait_s + (0 if self.queue.driver.member.joined or not wait_s else JOIN_WAIT_S)
         deadline = monotonic() + within_s
         call = self._receives.call(lambda: receive(limit, min(wait_s, left_s(deadline))))
         try:

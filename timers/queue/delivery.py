@@ -29,7 +29,7 @@ from typing import TypeAlias, TypeVar
 
 from timers.kafka.records import headers_of
 from timers.queue import records
-from timers.queue.entry import DONE, LONGER, Entry, Settlement
+from timers.queue.entry import DONE, EXTEND_LEASE, Entry, Settlement
 from timers.queue.ledger import Ledger
 from timers.queue.metadata import Partition
 from timers.queue.port import Counters, Job
@@ -86,11 +86,11 @@ class Delivery:
         Args:
             until_s: end of its lease, which lasts longer if it already does, or of the time that the message waits.
         """
-        if how is LONGER:
+        if how is EXTEND_LEASE:
             until_s = max(until_s, self._until_s)
         if not self._ledger.settle(self._entry, self._delivery, how, until_s):
             return False
-        if how is LONGER:
+        if how is EXTEND_LEASE:
             self._until_s = until_s
         return True
 
@@ -108,7 +108,7 @@ class Delivery:
 
     def lasts(self, how: Settlement, until_s: float) -> bool:
         """Let its lease last while a call waits for a commit; False if the call would come too late then, too."""
-        is_longer = self._ledger.settle(self._entry, self._delivery, LONGER, max(self._entry.until_s, until_s))
+        is_longer = self._ledger.settle(self._entry, self._delivery, EXTEND_LEASE, max(self._entry.until_s, until_s))
         may_wait = is_longer or (how.has_run and not self._entry.is_over(self._delivery))
         if may_wait:
             self.note_wait(until_s)

@@ -29,7 +29,7 @@ from timers.errors import QueueError, TimersError
 from timers.kafka.lost_brokers import LOST_BROKERS
 from timers.process.clock import Clock
 from timers.queue.delivery import Delivery, Make, Verdict
-from timers.queue.entry import BACK, Settlement
+from timers.queue.entry import PUT_BACK, Settlement
 from timers.queue.member import Member
 from timers.queue.metadata import Partition
 from timers.queue.port import Answer, Command, Counters, Job, Outcome, Places, Plan, Port, Steps, Terms
@@ -41,8 +41,8 @@ from timers.wire import topics
 _log = logging.getLogger("timers.queue")
 _CLOCK = Clock()
 
-_REBALANCE_S = 300.0
-"""How long a rebalance waits for a member that hangs (``max.poll.interval.ms``): to start another one does not help."""
+_MAX_POLL_INTERVAL_S = 300.0
+"""A rebalance waits this many seconds for a member that hangs; another consumer would not shorten this."""
 
 _STUCK_S = 90.0
 """Longer than the longest call to the brokers, which is 30 s."""
@@ -214,7 +214,7 @@ class Driver:
                 self.lock.wait_for(lambda: self._is_sure(delivery, since_s) is not None, self._guards.timeout_s)
                 if self._is_sure(delivery, since_s):
                     verdict = self.member.settle(delivery, how, written, after_s)
-                elif (verdict := self.member.settle(delivery, BACK)) is Verdict.COUNTS:
+                elif (verdict := self.member.settle(delivery, PUT_BACK)) is Verdict.COUNTS:
                     return False
             if verdict is Verdict.COUNTS:
                 if end:
@@ -279,7 +279,7 @@ class Driver:
             return [f"the thread of the queue {self.terms.name!r} has made no progress for {silent_s:.0f} s"]
         away_s = 0.0 if lost_s is None else self.now_s() - lost_s
         is_let_in = not self.strangers and self._transport.silent_s < _STUCK_S  # else no process would join
-        if away_s > self._session_timeout_s + _REBALANCE_S + _REJOIN_S and is_let_in:
+        if away_s > self._session_timeout_s + _MAX_POLL_INTERVAL_S + _REJOIN_S and is_let_in:
             return [f"{self._went_on}, {away_s:.0f} s ago, although the brokers answer: start it again"]
         return []
 

@@ -26,10 +26,12 @@ class Settlement(NamedTuple):
 
 DONE = Settlement(OVER, has_run=True, changes=1)
 BIND = Settlement(BOUND, has_run=True)
-LATER = Settlement(WAITING, has_run=True, changes=1, attempts=1)
+"""It shares the fate of the transaction that has the outputs of its handler."""
+RETRY = Settlement(WAITING, has_run=True, changes=1, attempts=1)
 EXPIRED = Settlement(WAITING, has_run=True, attempts=1)
-BACK = Settlement(READY, has_run=False)
-LONGER = Settlement(HELD, has_run=False)
+"""Its lease has ended: it is delivered again."""
+PUT_BACK = Settlement(READY, has_run=False)
+EXTEND_LEASE = Settlement(HELD, has_run=False)
 
 
 @dataclass(slots=True, eq=False)

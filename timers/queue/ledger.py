@@ -24,8 +24,8 @@ from typing import Any, TypeVar
 from timers.core.lineage import Batch, PassedBatch
 from timers.queue.entry import BOUND, EXPIRED, HELD, OVER, READY, WAITING, Entry, Settlement
 from timers.queue.metadata import (
-    MAX_BYTES,
-    NOTHING,
+    MAX_METADATA_BYTES,
+    NO_START,
     OFFSETS_A_CHARACTER,
     RESERVE_BYTES,
     BrokersClock,
@@ -33,7 +33,7 @@ from timers.queue.metadata import (
     Start,
     read_limit,
 )
-from timers.queue.starts import SEVERAL, Starts
+from timers.queue.starts import LEAST_SHARED_GROUP, Starts
 
 _NEVER = float("inf")
 
@@ -82,7 +82,7 @@ class Ledger:
     def __init__(
         self,
         saved: Saved,
-        max_bytes: int = MAX_BYTES,
+        max_bytes: int = MAX_METADATA_BYTES,
         log_end: float = _NEVER,
         clock: BrokersClock | None = None,
     ) -> None:
@@ -386,7 +386,7 @@ class Ledger:
             suspects_end = 0
         waits = {offset: self._open[offset].due_s for offset in attempts if self._open[offset].due_s}
         waits.update((offset, due_s) for offset, due_s in self._waits.items() if offset >= self.position)
-        counts = {**attempts, **later}, NOTHING, suspects_end, {**crashes, **crashes_later}, waits
+        counts = {**attempts, **later}, NO_START, suspects_end, {**crashes, **crashes_later}, waits
         return Saved(first, tuple(done), *counts, self.lineage, self.cuts)
 
     def measure(self) -> None:
@@ -449,12 +449,12 @@ def plan_starts(ledgers: Mapping[_P, Ledger]) -> dict[_P, Start]:
         return {partition: ledger.starts.wanted(ledger.position) for partition, ledger in ledgers.items()}
     if _are_busy(ledgers.values()):
         return {
-            partition: NOTHING if ledger.starts.is_stopped else ledger.starts.start
+            partition: NO_START if ledger.starts.is_stopped else ledger.starts.start
             for partition, ledger in ledgers.items()
         }
     running = {partition: span for partition, ledger in ledgers.items() if (span := ledger.held_span) is not None}
     allowed = {
-        partition: NOTHING if ledger.starts.is_stopped or partition not in running else Start(0, running[partition][1])
+        partition: NO_START if ledger.starts.is_stopped or partition not in running else Start(0, running[partition][1])
         for partition, ledger in ledgers.items()
     }
     for ledger in ledgers.values():
@@ -463,7 +463,9 @@ def plan_starts(ledgers: Mapping[_P, Ledger]) -> dict[_P, Start]:
         if ledger.starts.has_suspects:
             first, end, size = ledger.starts.next_group()
             held = running.get(partition, (first, end))
-            allowed[partition] = Start(min(first, held[0]), max(end, held[1]), max(size, SEVERAL if running else 1))
+            allowed[partition] = Start(
+                min(first, held[0]), max(end, held[1]), max(size, LEAST_SHARED_GROUP if running else 1)
+            )
             break
     return allowed
 

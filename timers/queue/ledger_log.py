@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from timers.kafka.clients import LIBRDKAFKA_LOG, reader
 from timers.kafka.records import write as write_records
-from timers.queue.records import KEY_BYTES, Kept, Signing, decode_kept, encode_key
+from timers.queue.records import SIGNING_KEY_BYTES, Kept, Signing, decode_kept, encode_key
 from timers.wire import topics
 
 _TIMEOUT_S = 10.0
@@ -74,7 +74,7 @@ def signing(login: Mapping[str, Any], group: str, *, is_new: bool) -> Signing:
                 "a dead letter with the code unsigned. `timers queue redrive %s --code unsigned` delivers these",
                 *(topics.queue_ledger(group), name),
             )
-        number, secret = secrets.randbits(63), secrets.token_bytes(KEY_BYTES)  # no other key has the number
+        number, secret = secrets.randbits(63), secrets.token_bytes(SIGNING_KEY_BYTES)  # no other key has the number
         write(login, group, [encode_key(group, number, secret)])
         give_up = monotonic() + _TIMEOUT_S
         while number not in (keys := read(login, group).keys):  # it may stand behind an open transaction

@@ -19,7 +19,7 @@ from timers.errors import InvalidTimerError, QueueError, TimersError
 from timers.kafka.error_codes import UNREADABLE
 from timers.queue import records
 from timers.queue.delivery import ACKED, RETRIED, D, Delivery, Make, Verdict
-from timers.queue.entry import BACK, BIND, Settlement
+from timers.queue.entry import BIND, PUT_BACK, Settlement
 from timers.queue.ledger import Ledger, passed, wants_commit
 from timers.queue.metadata import Partition, way_on
 from timers.queue.port import Command, Counters, Port, Steps, Terms, do
@@ -218,7 +218,7 @@ class Member:
         Args:
             after_s: seconds from now on that its lease lasts, or that it waits.
         """
-        if self.is_unconfirmed and how is not BACK and self._may_wait(delivery, how):
+        if self.is_unconfirmed and how is not PUT_BACK and self._may_wait(delivery, how):
             return Verdict.UNSURE
         if not delivery.end(BIND if written else how, self.settler.now_s + after_s):
             return Verdict.OVER if delivery.guard is None else Verdict.GUARDED
@@ -229,7 +229,7 @@ class Member:
     def put_back(self, delivery: Delivery) -> None:
         """Let a message be delivered again at once. If its lease is over, it has used an attempt, and waits."""
         self.settler.totals.leases_lost += delivery.expire(self.settler.now_s, self.terms.pause_s)
-        self.settle(delivery, BACK)
+        self.settle(delivery, PUT_BACK)
 
     def count(self, delivery: Delivery, end: str) -> None:
         """Count a call that settled a delivery: ``acked``, ``retried``, or the code of its dead letter."""

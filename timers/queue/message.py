@@ -15,7 +15,7 @@ from timers.errors import LeaseLostError
 from timers.queue import records
 from timers.queue.delivery import ACKED, RETRIED, Delivery
 from timers.queue.driver import Driver
-from timers.queue.entry import BIND, DONE, LATER, LONGER, Settlement
+from timers.queue.entry import BIND, DONE, EXTEND_LEASE, RETRY, Settlement
 from timers.queue.sending import Guard
 from timers.queue.starts import MAX_CRASHES
 from timers.wire import topics
@@ -121,7 +121,7 @@ class Message(Delivery):
             after = terms.backoff.delay_s(self.attempt, random.random())
         after_s = records.delay_s(after, self.attempt)
         written = [] if terms.ordered else [member.later(self, after_s, error, tracing.current())]
-        self._settle(LATER, RETRIED, Guard.leave, written=written, after_s=after_s)
+        self._settle(RETRY, RETRIED, Guard.leave, written=written, after_s=after_s)
 
     def reject(self, reason: str) -> None:
         """Make the message a dead letter with the code ``rejected``.
@@ -160,7 +160,7 @@ class Message(Delivery):
             LeaseLostError: as in :meth:`ack`, and if the lease is over.
             InvalidTimerError: ``lease_s`` is no number of seconds.
         """
-        self._settle(LONGER, "", None, after_s=records.seconds("lease_s", lease_s))
+        self._settle(EXTEND_LEASE, "", None, after_s=records.seconds("lease_s", lease_s))
 
     def _give_up(self, code: str, reason: str) -> None:
         letter = self._driver.member.letter(self, code, reason, tracing.current())

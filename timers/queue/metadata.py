@@ -37,7 +37,7 @@ from timers.core.lineage import Batch, Lineage
 from timers.core.progress import Cuts
 from timers.errors import QueueError
 
-MAX_BYTES = 4095
+MAX_METADATA_BYTES = 4095
 """Longest metadata that a broker takes by default: ``offset.metadata.max.bytes`` is 4096, and 4,096 bytes fail."""
 
 MAX_EPOCHS = 8
@@ -92,7 +92,7 @@ class Start(NamedTuple):
     group: int = 0
 
 
-NOTHING = Start()
+NO_START = Start()
 
 
 class Saved(NamedTuple):
@@ -113,7 +113,7 @@ class Saved(NamedTuple):
     offset: int
     done: tuple[tuple[int, int], ...] = ()
     attempts: Mapping[int, int] = {}
-    start: Start = NOTHING
+    start: Start = NO_START
     suspects_end: int = 0
     crashes: Mapping[int, int] = {}
     waits: Mapping[int, int] = {}
@@ -127,7 +127,7 @@ class Saved(NamedTuple):
             {offset: value for offset, value in each.items() if offset < at}
             for each in (self.attempts, self.crashes, self.waits)
         )
-        start = self.start._replace(end=min(self.start.end, at)) if self.start.first < at else NOTHING
+        start = self.start._replace(end=min(self.start.end, at)) if self.start.first < at else NO_START
         suspects_end = min(self.suspects_end, at)
         lineage = self.lineage.before(at)
         return Saved(min(self.offset, at), done, attempts, start, suspects_end, crashes, waits, lineage, self.cuts)
@@ -149,7 +149,7 @@ class Saved(NamedTuple):
         return offset >= self.offset and not any(first <= offset < end for first, end in self.done)
 
 
-def encode(saved: Saved, log: str, max_bytes: int = MAX_BYTES) -> str | None:
+def encode(saved: Saved, log: str, max_bytes: int = MAX_METADATA_BYTES) -> str | None:
     """Return the metadata, without waits or also without attempts and crashes if they do not fit; None if the rest does
     not fit either.
 
@@ -194,7 +194,7 @@ def decode(text: str, log: str, offset: int) -> Saved:
     if len(starts) != 4:
         raise ForeignMetadataError("the starts are not four numbers")
     first, size, group, suspects = starts
-    start = Start(offset + first, offset + first + size, group) if size else NOTHING
+    start = Start(offset + first, offset + first + size, group) if size else NO_START
     suspects_end = offset + suspects if suspects else 0
     attempts, crashes = (_decode_counts(_decode_numbers(field), offset) for field in fields[7:9])
     waits = _decode_waits(fields[9], offset)
@@ -451,7 +451,7 @@ class Loaded(NamedTuple):
         if not known:
             return self
         saved = self.saved.cut(*min(known, key=lambda each: (each[0], -each[1])))
-        return self._replace(saved=saved if own is None else saved._replace(start=NOTHING))
+        return self._replace(saved=saved if own is None else saved._replace(start=NO_START))
 
 
 def way_on(name: str) -> str:

@@ -15,7 +15,7 @@ from time import monotonic, sleep
 from typing import Self
 
 from timers.client import Backoff, TimersClient
-from timers.client.config import DEFAULT_TIMEOUT_S, LONGEST_S, Connection, seconds
+from timers.client.config import DEFAULT_TIMEOUT_S, LONGEST_WAIT_S, Connection, seconds
 from timers.client.publish import left_s
 from timers.client.request import BytesLike, HeadersLike
 from timers.client.times import At
@@ -44,7 +44,7 @@ _WAIT_S = 0.5
 _STOP_POLL_S = 0.05
 """Longest time until :meth:`Queue.run` notices that it must end."""
 
-JOIN_S = 10.0
+JOIN_WAIT_S = 10.0
 """How long after the first call that receives calls wait for the group, before they wait for messages: so that the
 first one, after which a program of a few lines may end, does not find the queue empty."""
 
@@ -218,10 +218,10 @@ class Queue:
         return self._receive(limit, wait_s, leases=RUN_LEASES)
 
     def _receive(self, limit: int, wait_s: float, leases: int) -> list[Message]:
-        seconds("wait_s", wait_s, 0, LONGEST_S, 1)
+        seconds("wait_s", wait_s, 0, LONGEST_WAIT_S, 1)
         self.driver.start()
         if wait_s:
-            self.driver.wait_to_join(JOIN_S, lambda: self.stopping)
+            self.driver.wait_to_join(JOIN_WAIT_S, lambda: self.stopping)
         return self.driver.receive(self.message, limit, wait_s, leases)
 
     def __iter__(self) -> Iterator[Message]:

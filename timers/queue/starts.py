@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from timers.queue.entry import Entry
-from timers.queue.metadata import NOTHING, Start
+from timers.queue.metadata import NO_START, Start
 
 MAX_CRASHES = 2
 
@@ -13,7 +13,8 @@ _MIN_AHEAD = 64
 _AHEAD_FACTOR = 4
 _FIRST_GROUPS = 32
 _MAX_IN_GROUP = 512
-SEVERAL = 2
+LEAST_SHARED_GROUP = 2
+"""Size of the smallest group of messages that run beside others. The message of a group of 1 runs alone."""
 _SHRINK = 8
 """After a crash, the size of a group is divided by this. Halves would need fewer commits, and more crashes until the
 message is found: each commit takes milliseconds, and each crash the start of a process and a rebalance."""
@@ -54,7 +55,7 @@ class Starts:
     """
 
     def __init__(self, start: Start, suspects_end: int, log_end: float) -> None:
-        self.start = NOTHING
+        self.start = NO_START
         self.suspects_end = int(min(max(suspects_end, start.end), log_end))
         self.crashed = start.first if start.group == 1 else None
         self.is_stopped = False
@@ -143,7 +144,7 @@ class Starts:
     def wanted(self, position: int) -> Start:
         """Return what the next commit should allow. ``position``: all messages below it were read."""
         if self.is_stopped:
-            return NOTHING
+            return NO_START
         base = max(self._started_end, self._ready[0].offset if self._ready else position)
         ahead = _MIN_AHEAD
         if self._started_first:

@@ -191,7 +191,7 @@ default is 3 s."""
 
 _TAG_CHARACTERS = 8
 
-_OPEN = "open the queue again"
+_REOPEN_ADVICE = "open the queue again"
 
 _TOPICS_S = 5.0
 """Seconds between two questions for the ids of the topics. The answer is read with the next question."""
@@ -548,12 +548,14 @@ class Transport:
                 self.ledger_is_lost = True
             elif is_missing and name == self.topic:
                 raise QueueError(
-                    f"topic {name!r} was deleted. Create it with `timers topics create {name}`, and {_OPEN}"
+                    f"topic {name!r} was deleted. Create it with `timers topics create {name}`, and {_REOPEN_ADVICE}"
                 )
             elif is_missing:
-                raise QueueError(f"topic {name!r} was deleted, and the messages on it. To make it anew, {_OPEN}")
+                raise QueueError(
+                    f"topic {name!r} was deleted, and the messages on it. To make it anew, {_REOPEN_ADVICE}"
+                )
             elif is_other:
-                raise QueueError(f"topic {name!r} was deleted and created again: {_OPEN}")
+                raise QueueError(f"topic {name!r} was deleted and created again: {_REOPEN_ADVICE}")
             elif name == self.topic:
                 count, self._seen_count = self._seen_count, len(described.result().partitions)
                 added = self._seen_count - count

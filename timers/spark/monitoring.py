@@ -19,7 +19,7 @@ from timers.process import partition_metrics
 from timers.process.clock import Clock
 from timers.process.http.metrics_server import MetricsServer
 from timers.process.metrics import Entry, Samples, encoder, registry
-from timers.process.past_figures import STEP_S, PastFigures, since
+from timers.process.past_figures import FIGURES_STEP_S, PastFigures, since
 from timers.spark import jvm
 from timers.spark.totals import Snapshot, Total
 from timers.wire.dead_letter import CODES
@@ -152,7 +152,7 @@ class Monitor:
         """The job has looked for records and found none, or has read a part of those that it found."""
         self._seen_s = self._now_s()
         self._has_begun = True
-        if self.engine is not None and self._seen_s - self._noted_s >= STEP_S:
+        if self.engine is not None and self._seen_s - self._noted_s >= FIGURES_STEP_S:
             self._noted_s, now_s = self._seen_s, self.broker_now_s()
             self.past_figures.note(self.engine.numbers(), self.engine.present(now_s))
 

@@ -28,7 +28,7 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 from confluent_kafka import Message as SimMessage
 
 from timers.client import Backoff, tracing
-from timers.client.config import LONGEST_S, seconds
+from timers.client.config import LONGEST_WAIT_S, seconds
 from timers.client.request import BytesLike, HeadersLike
 from timers.client.times import At
 from timers.errors import SettingsError
@@ -39,7 +39,7 @@ from timers.queue.ledger import Ledger
 from timers.queue.message import Message
 from timers.queue.metadata import Commit, Saved
 from timers.queue.port import Terms
-from timers.queue.records import KEY_BYTES, Signing
+from timers.queue.records import SIGNING_KEY_BYTES, Signing
 from timers.queue.running import check_handler, handle, is_async
 from timers.queue.sending import Guards, Sendable, record_of
 from timers.queue.transactions import due_key
@@ -107,7 +107,7 @@ class SimQueue:
         no_guards = Guards(cast(Any, None), cast(Any, None), "", "", 0.0)  # no partition moves here
         self._driver = Driver(terms, no_guards, cast(Any, None), lambda: self.timers.clock.now_ms / 1000)
         self._member = self._driver.member
-        self._member.signing = Signing(self.name, {1: bytes(KEY_BYTES)})
+        self._member.signing = Signing(self.name, {1: bytes(SIGNING_KEY_BYTES)})
         clock, now_s = self._member.settler.clock, self._driver.now_s()
         clock.note(now_s, now_s, now_s)
         self._ledgers = {name: Ledger(Saved(0), clock=clock) for name in (topic, returns)}
@@ -142,7 +142,7 @@ class SimQueue:
 
     def receive(self, limit: int = 1, wait_s: float = 1.0) -> list[Message]:
         """The next messages that are ready, up to ``limit``. It never waits: no time passes meanwhile."""
-        seconds("wait_s", wait_s, 0, LONGEST_S, 1)
+        seconds("wait_s", wait_s, 0, LONGEST_WAIT_S, 1)
         return self._receive(limit)
 
     def _receive(self, limit: int = 1, leases: int = 1, make: type[Message] = Message) -> list[Message]:

@@ -39,9 +39,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, NamedTuple, Self
 
 from timers.client import tracing
-from timers.client.calls import Retry, TimerCalls, TimerId
-from timers.client.config import DEFAULT_TIMEOUT_S, LONGEST_S, seconds
-from timers.client.outbox import TABLE, checked_table
+from timers.client.calls import MakeRetry, TimerCalls, TimerId
+from timers.client.config import DEFAULT_TIMEOUT_S, LONGEST_WAIT_S, seconds
+from timers.client.outbox import DEFAULT_TABLE, checked_table
 from timers.client.publish import CLOSED
 from timers.client.request import Encoder, TimerRequest, condition_headers, id_key, wrong_request
 from timers.client.times import due_second, is_number
@@ -73,7 +73,7 @@ from timers.wire import progress as progress_record
 from timers.wire.checks import MAX_DUE_S
 from timers.wire.formats import RequestFormat, RequestRecord, future_by_id
 from timers.wire.headers import Header
-from timers.wire.targets import RELEASE_S
+from timers.wire.targets import DEFAULT_RELEASE_S
 from timers.wire.verdict import VerdictMessage
 
 EPOCH_S = 1_700_000_000
@@ -303,7 +303,7 @@ class DeadLetter(NamedTuple):
 def _check_wait(timeout_s: float | None) -> None:
     """Refuse the times to wait that clients refuse."""
     if timeout_s is not None:
-        seconds("timeout_s", timeout_s, 0, LONGEST_S, DEFAULT_TIMEOUT_S)
+        seconds("timeout_s", timeout_s, 0, LONGEST_WAIT_S, DEFAULT_TIMEOUT_S)
 
 
 class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
@@ -395,7 +395,7 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
                 raise wrong from error
         return scheduled if ids else len(scheduled)
 
-    def _send_again(self, retry: Retry) -> str | None:
+    def _send_again(self, retry: MakeRetry) -> str | None:
         record = retry(self._settings.dead_letter_topic)
         if isinstance(record, TimerRequest):
             return self.schedule_request(record)
@@ -445,7 +445,7 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
         """
         return self._append(self._settings.request_topic, key, value, headers)
 
-    def relay(self, connection: Any, table: str = TABLE) -> list[str]:
+    def relay(self, connection: Any, table: str = DEFAULT_TABLE) -> list[str]:
         """Send the rows of an outbox, as ``timers outbox run`` does after each commit, and delete them.
 
         Rows have real times: begin with ``SimTimers(now_s=time.time())``.
@@ -461,7 +461,7 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
                 reason, and the others are sent.
         """
         cursor = connection.cursor()
-        columns = ", ".join(outbox_rows.READ)
+        columns = ", ".join(outbox_rows.READ_COLUMNS)
         cursor.execute(f"SELECT {columns} FROM {checked_table(table)} WHERE reason IS NULL ORDER BY number")
         rows = [outbox_rows.Row(*each) for each in cursor.fetchall()]
         wrong: InvalidTimerError | None = None
@@ -512,7 +512,7 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
         """
         seconds = None if for_s is None else _seconds(for_s, "a pause lasts for")
         until_s = 0 if seconds is None else math.ceil(self.clock.now_ms / 1000 + seconds)
-        self._command(topic, is_paused=True, until_s=until_s, over_s=RELEASE_S)
+        self._command(topic, is_paused=True, until_s=until_s, over_s=DEFAULT_RELEASE_S)
 
     def resume(self, topic: str, over_s: float | timedelta | None = None) -> None:
         """End the pause of a callback topic, as ``timers targets resume`` does.
@@ -553,7 +553,7 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
     def pending(self) -> int:
         """Number of pending timers, with those that are held."""
         with self._lock:
-            return sum(len(rows) for machine in self._machines() for _, rows in machine.waiting(NEVER))
+            return sum(len(rows) for machine in self._machines() for _, rows in machine.waiting(NOTHING_FIRED))
 
     def _machines(self) -> list[Machine]:
         """The machines of requests, without the one of timers that are tried again."""
@@ -680,7 +680,7 @@ class AsyncSimTimers(
         """As :meth:`SimTimers.schedule_many`."""
         return self.sim.schedule_many(requests, ids=ids)
 
-    async def _send_again(self, retry: Retry) -> str | None:
+    async def _send_again(self, retry: MakeRetry) -> str | None:
         return self.sim._send_again(retry)
 
     async def close(self, timeout_s: float | None = None) -> None:

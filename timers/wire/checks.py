@@ -17,7 +17,7 @@ MAX_DUE_DIGITS = 11
 
 MAX_DUE_S = 10**MAX_DUE_DIGITS - 1
 
-PRODUCERS_CLOCKS_MS = 60_000
+PRODUCER_CLOCK_ERROR_MS = 60_000
 """Accepted error of a producer's clock: most topics of schedules have the producer's time, not the broker's."""
 
 

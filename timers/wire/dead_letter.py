@@ -25,7 +25,7 @@ REPEAT_LOST = "repeat-lost"
 BATCH_UNREADABLE = "batch-unreadable"
 """Code of a record batch that no consumer can read (:mod:`timers.core.passed_over`). Its value is the batch."""
 
-LOST = "the request log lost this record after it was accepted (docs/operations.md#a-lost-log)"
+LOST_REASON = "the request log lost this record after it was accepted (docs/operations.md#a-lost-log)"
 """Reason in these dead letters."""
 
 REPEAT_GONE = (
@@ -63,7 +63,7 @@ REJECTED, ATTEMPTS_EXHAUSTED, CRASHED, UNSIGNED = "rejected", "attempts-exhauste
 QUEUE_CODES = (REJECTED, ATTEMPTS_EXHAUSTED, CRASHED, UNSIGNED)
 """Codes of a queue's dead letters (:mod:`timers.queue`)."""
 
-NAMED_ONLY = frozenset({CRASHED, UNSIGNED})
+NAMED_ONLY_CODES = frozenset({CRASHED, UNSIGNED})
 """Codes of messages that may do harm when they come again: they ended two processes, or the queue did not sign them.
 They are put back only if the code or the dead letter is named."""
 

@@ -131,10 +131,10 @@ first attempt has no such header. The name does not begin with ``timer-``, becau
 TRACEPARENT = "traceparent"
 TRACESTATE = "tracestate"
 BAGGAGE = "baggage"
-TRACE = frozenset((TRACEPARENT, TRACESTATE, BAGGAGE))
+TRACE_HEADERS = frozenset((TRACEPARENT, TRACESTATE, BAGGAGE))
 """Headers of W3C that name the context of a trace. Callbacks have them; the client writes them."""
 
-OF_SPAN = frozenset((TRACEPARENT, TRACESTATE))
+SPAN_HEADERS = frozenset((TRACEPARENT, TRACESTATE))
 """What belongs together: the state is that of the trace."""
 
 TIMER_TRACE = "timer-trace-"
@@ -221,14 +221,14 @@ class OneContext(list[tuple[str, str | bytes | None]]):
     def append(self, header: tuple[str, str | bytes | None]) -> None:
         name = header[0].lower()
         there = {found.lower().removeprefix(TIMER_TRACE) for found, _ in self}
-        if name not in there and not (name in OF_SPAN and there & OF_SPAN):
+        if name not in there and not (name in SPAN_HEADERS and there & SPAN_HEADERS):
             super().append(header)
 
 
 def with_context(headers: Sequence[Header], context: Sequence[Header]) -> list[Header]:
     """Return headers with those of a trace context, unless they name one of their own. Baggage is for itself."""
     given = {name.lower() for name, _ in headers}
-    if given & {*OF_SPAN, *(name for name, _ in context if name != BAGGAGE)}:
+    if given & {*SPAN_HEADERS, *(name for name, _ in context if name != BAGGAGE)}:
         given |= {name for name, _ in context if name != BAGGAGE}
     return [*headers, *(header for header in context if header[0] not in given)]
 
@@ -259,19 +259,19 @@ def renewed(headers: Sequence[Header], context: Sequence[Header] = ()) -> list[H
     """
     fresh = {name for name, _ in context}
     if fresh - {BAGGAGE}:
-        fresh |= OF_SPAN
-    kept = [header for header in headers if header[0].lower() not in TRACE | fresh]
+        fresh |= SPAN_HEADERS
+    kept = [header for header in headers if header[0].lower() not in TRACE_HEADERS | fresh]
     return [*kept, *(header for header in newest_context(headers) if header[0] not in fresh), *context]
 
 
 def with_span_apart(headers: Sequence[Header], context: Sequence[Header], most_bytes: int) -> list[Header]:
     """Return the headers of a request for a timer that repeats, with what :data:`TIMER_TRACE` says of a trace context:
     their own one, or else the given one. What has no room in ``most_bytes`` of all names and values is left out."""
-    others = [header for header in headers if header[0].lower() not in OF_SPAN]
+    others = [header for header in headers if header[0].lower() not in SPAN_HEADERS]
     room = most_bytes - sum(len(name.encode()) + len(value or b"") for name, value in others)
     for name, value in newest_context(headers if len(others) < len(headers) else context):
         size = len(TIMER_TRACE + name) + len(value or b"")
-        if name in OF_SPAN and size <= room:
+        if name in SPAN_HEADERS and size <= room:
             room -= size
             others.append((TIMER_TRACE + name, value))
     return others
@@ -279,5 +279,5 @@ def with_span_apart(headers: Sequence[Header], context: Sequence[Header], most_b
 
 def traced(headers: Sequence[Header]) -> list[Header]:
     """Return the trace context in the headers of a request for a timer that repeats, as its callbacks have it."""
-    names = {TIMER_TRACE + name: name for name in OF_SPAN}
+    names = {TIMER_TRACE + name: name for name in SPAN_HEADERS}
     return [(names[name], value) for name, value in headers if name in names]

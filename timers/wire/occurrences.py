@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 IS_COMPILED = not __file__.endswith((".py", ".pyc"))
 """Whether this module was compiled to machine code."""
 
-ENDS = (h.TIMER_NOMINAL, h.TIMER_LAST)
+LAST_HEADERS = (h.TIMER_NOMINAL, h.TIMER_LAST)
 """Names of the last header of a plain occurrence,"""
-LEAST = 5
+LEAST_HEADERS = 5
 """which has so many at least."""
 
 MAX_DIGITS = 18
@@ -88,7 +88,7 @@ def read_occurrences(records: Iterator[Any], decoded: Decoded, max_request_bytes
     due_s = known_s = rows = None
     for record in records:
         found = record.headers
-        if not found or len(found) < LEAST:
+        if not found or len(found) < LEAST_HEADERS:
             return record
         headers = found if type(found) is list else [*found]
         at = len(headers) - 1

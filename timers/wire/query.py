@@ -26,7 +26,7 @@ SNAPSHOT_PATH = "/snapshots/take"
 FIND_PATH = "/timer"
 """The id is the parameter ``id``, because proxies change a path that holds an id such as ``..``."""
 
-COUNTING_S = 2.0
+COUNTING_TIMEOUT_S = 2.0
 """How long the held timers of all callback topics are counted for one list."""
 
 FORWARDED = "Timers-Forwarded"
@@ -104,7 +104,7 @@ class Query(NamedTuple):
         return is_first or self.is_part_of_quick
 
 
-class DueCount:
+class HeldCounter:
     """Counts the timers of a callback topic that are due and have not fired: they are held.
 
     Attributes:

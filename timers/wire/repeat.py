@@ -35,8 +35,7 @@ from timers.errors import InvalidTimerError
 from timers.wire.checks import MAX_DUE_S
 from timers.wire.cron import DAY_S, EPOCH_DAY, CronError, Rule, least_gap, newest_seconds, next_second, parse
 from timers.wire.instants import epoch_second
-from timers.wire.zones import EXAMPLE as EXAMPLE_ZONE
-from timers.wire.zones import UnknownZone
+from timers.wire.zones import EXAMPLE_ZONE, UnknownZone
 from timers.wire.zones import zone as zone_of
 
 LATEST, ALL, NONE = "latest", "all", "none"

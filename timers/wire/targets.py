@@ -16,18 +16,18 @@ from timers.v1 import targets_pb2
 from timers.wire.progress import has_checksum, with_checksum
 from timers.wire.topics import is_legal
 
-PARTITION = 0
+TARGETS_PARTITION = 0
 """All records are in this partition of the topic, so they have one order."""
 
 VERSION = 1
 
-MAX_TEXT = 200
+MAX_TEXT_CHARACTERS = 200
 """Maximum number of characters of ``by`` and ``why``."""
 
 
 MAX_MARKS = 8
 
-RELEASE_S = 600
+DEFAULT_RELEASE_S = 600
 """Seconds over which a pause with an end releases its timers when it ends by itself, if nothing else is said."""
 
 

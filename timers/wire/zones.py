@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 from timers.core.printable import quoted
 from timers.core.repeating import ZoneUnknown
 
-EXAMPLE = "Europe/Berlin"
+EXAMPLE_ZONE = "Europe/Berlin"
 
 _MAX_NAME = 64
 """The longest name of the package has 32 characters."""
@@ -120,5 +120,5 @@ def _why_unknown(name: str) -> str:
         by_lower = {known.lower(): known for known in names}
         by_lower |= {known.rsplit("/", 1)[-1].lower(): known for known in names}
         meant = [by_lower[near] for near in difflib.get_close_matches(wanted, by_lower, 1, _ALIKE)]
-    hint = f"did you mean {meant[0]}?" if wanted and meant else f"write a region and a city, such as {EXAMPLE}"
+    hint = f"did you mean {meant[0]}?" if wanted and meant else f"write a region and a city, such as {EXAMPLE_ZONE}"
     return f"there is no zone {quoted(name[:_MAX_NAME])} in the zone data {zone_data_version()}: {hint}"

@@ -33,7 +33,7 @@ from timers.worker.consumer.requests import PartitionConsumer
 from timers.worker.consumer.target_watch import TargetWatch
 from timers.worker.machines import id_places
 from timers.worker.machines.pool import Pool
-from timers.worker.ticks import SILENCE_S, TickReader, TickScheduler
+from timers.worker.ticks import MAX_TICK_SILENCE_S, TickReader, TickScheduler
 
 LOOKED_MIN = 2
 """A timer whose zone is not known looks again each minute. So many minutes after it was seen last, it has gone."""
@@ -182,7 +182,7 @@ def unready(status: WorkerStatus) -> list[str]:
     """The reasons why some or all timers do not fire, a sentence each."""
     pool, ticks, refusal = status.pool, status.tick_reader, status.group_watch.refusal
     reasons = login_tokens.troubles(status.settings)
-    if ticks.age_s > SILENCE_S and ticks.judge.holds:
+    if ticks.age_s > MAX_TICK_SILENCE_S and ticks.judge.holds:
         reasons.extend(hold.sentence for hold in ticks.judge.holds)
     elif ticks.age_s > READY_TICK_S:
         reasons.append(f"no tick was counted for {ticks.age_s:.1f} s")

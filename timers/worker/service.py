@@ -38,7 +38,7 @@ from timers.machines.store.memory_limit import UNCOUNTED_FILES, RocksMemory
 from timers.process import limits as process_limits
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
-from timers.process.past_figures import STEP_S, PastFigures
+from timers.process.past_figures import FIGURES_STEP_S, PastFigures
 from timers.process.periodic import every
 from timers.process.threads import call_in_thread
 from timers.wire.topics import engine_id
@@ -305,13 +305,13 @@ class TimersApp(faust_internals.App):
 
     @Service.task
     async def _keep_figures(self) -> None:
-        async for _ in every(STEP_S, self):
+        async for _ in every(FIGURES_STEP_S, self):
             # By a clock of this machine that is ahead, points would stand before those that follow.
             if self.status.past_figures is not None and self._tick_scheduler.broker_now_s() is not None:
                 try:
                     self.status.past_figures.note(metrics.totals(self.status), metrics.present(self.status))
                 except Exception:  # timers fire without them
-                    logger.exception("the figures of the last %d s are not kept", STEP_S)
+                    logger.exception("the figures of the last %d s are not kept", FIGURES_STEP_S)
 
     @Service.task
     async def _name_other_apps(self) -> None:

@@ -134,7 +134,7 @@ class TopicFollower(Service):
 FIRED_S = 2.0
 """Seconds between two reads of what the app has fired, while ticks are held after the start."""
 
-SILENCE_S = 2.0
+MAX_TICK_SILENCE_S = 2.0
 """After this long without a counted tick, an error is logged and the worker's topics are looked up."""
 
 
@@ -199,7 +199,7 @@ class TickReader(TopicFollower):
 
     Args:
         partitions: returns how many the topic has now.
-        on_silence: called when no tick was counted for :data:`SILENCE_S`.
+        on_silence: called when no tick was counted for :data:`MAX_TICK_SILENCE_S`.
         read_newest_fired: reads the newest second that has fired in the app. Blocks.
     """
 
@@ -270,8 +270,8 @@ class TickReader(TopicFollower):
 
     @Service.task
     async def _watch_silence(self) -> None:
-        async for _ in every(SILENCE_S / 2, self):
-            if self.age_s > SILENCE_S and not self._silent:
+        async for _ in every(MAX_TICK_SILENCE_S / 2, self):
+            if self.age_s > MAX_TICK_SILENCE_S and not self._silent:
                 self._silent = True
                 self._on_silence()
                 text = "no tick for %.1f s on %s: timers do not fire (docs/operations.md#timersnotick)"

@@ -44,7 +44,7 @@ from timers.process.hosts import reached_here
 from timers.process.http.open_connections import OpenConnections
 from timers.process.http.web_site import limited
 from timers.process.renewed_tls import RenewedContext
-from timers.wire.headers import TRACE
+from timers.wire.headers import TRACE_HEADERS
 from timers.wire.query import given_in
 
 logger = logging.getLogger(__name__)
@@ -180,7 +180,7 @@ class Server:
         body, address = await _body(route, request), self._access.client_address(request)
         call = Call(self._console, request, route, user, parameters, body, self._base_path, address)
         carried_out = _carry_out(call, handler)
-        said = {name: ",".join(request.headers.getall(name, ())) for name in TRACE}
+        said = {name: ",".join(request.headers.getall(name, ())) for name in TRACE_HEADERS}
         with tracing.given(tracing.said(said)):  # for the timers that it sets
             reply = await (_while_connected(request, carried_out) if _may_be_given_up(route) else carried_out)
         if not isinstance(reply, Reply):

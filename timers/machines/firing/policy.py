@@ -42,7 +42,7 @@ from timers.process.counted import counted
 from timers.wire import headers as h
 from timers.wire import topics
 from timers.wire.checks import InvalidRequestError, decode_due
-from timers.wire.dead_letter import LOST, LOST_FROM_LOG, OVERDUE, REPEAT_GONE, REPEAT_LOST, REPEAT_TOO_LARGE
+from timers.wire.dead_letter import LOST_FROM_LOG, LOST_REASON, OVERDUE, REPEAT_GONE, REPEAT_LOST, REPEAT_TOO_LARGE
 from timers.wire.formats import RequestRecord, future_by_id
 from timers.wire.future import callback_topic
 from timers.wire.occurrences import encode_occurrences
@@ -204,7 +204,7 @@ class Policy:
         if output.rejected:
             self._turn_down(output.rejected)
         for due_s, row in output.lost:
-            self.transaction.give_up(GivenUp(row, self._origin(row, due_s), LOST_FROM_LOG, LOST))
+            self.transaction.give_up(GivenUp(row, self._origin(row, due_s), LOST_FROM_LOG, LOST_REASON))
         if output.lost_cancels:
             self.transaction.rescue_cancels(output.lost_cancels)
         if output.forwarded:

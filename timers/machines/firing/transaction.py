@@ -59,7 +59,7 @@ from timers.wire import cold, dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
-from timers.wire.dead_letter import LOST, LOST_FROM_LOG
+from timers.wire.dead_letter import LOST_FROM_LOG, LOST_REASON
 from timers.wire.formats import RequestRecord, marker, schedule
 from timers.wire.key_partition import partition_of, partitions_for, partitions_of
 
@@ -547,7 +547,7 @@ class Transaction:
     def rescue_cancels(self, cancels: Sequence[tuple[bytes, int]]) -> None:
         """Write the dead letters of cancels that the log has lost."""
         for id, offset in cancels:
-            self._add_dead_letter(Rejected(offset, LOST_FROM_LOG, LOST, id, None, ()), self.source(offset))
+            self._add_dead_letter(Rejected(offset, LOST_FROM_LOG, LOST_REASON, id, None, ()), self.source(offset))
 
     def reject(self, rejected: Rejected) -> None:
         """Write the dead letter of a request that was rejected on arrival."""

@@ -170,8 +170,8 @@ class Letter:
             yield from (f"  {line}" for line in _indented(data))
 
 
-COLUMNS = ("WRITTEN", "CODE", "POSITION", "SOURCE", "TOPIC", "DUE", "RETRIED AS")
-WIDTHS = (20, 21, 10, 24, 24, 20, 0)
+LETTER_COLUMNS = ("WRITTEN", "CODE", "POSITION", "SOURCE", "TOPIC", "DUE", "RETRIED AS")
+LETTER_WIDTHS = (20, 21, 10, 24, 24, 20, 0)
 """Widths of the columns; longer texts move the columns after them."""
 
 
@@ -309,7 +309,10 @@ class Marks:
 
     def may_be_forgotten(self, letter: Letter) -> bool:
         """Whether a mark of this dead letter may have been read, but not kept."""
-        return self._forgotten_ms is not None and letter.timestamp_ms <= self._forgotten_ms + checks.PRODUCERS_CLOCKS_MS
+        return (
+            self._forgotten_ms is not None
+            and letter.timestamp_ms <= self._forgotten_ms + checks.PRODUCER_CLOCK_ERROR_MS
+        )
 
 
 def _name(letter: str, source: str) -> bytes:

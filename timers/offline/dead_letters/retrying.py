@@ -31,7 +31,7 @@ from timers.offline.dead_letters.letters import Letter, LetterFilter, LetterLog,
 from timers.process.config.settings import Settings
 from timers.wire import dead_letter, topics
 from timers.wire import headers as h
-from timers.wire.dead_letter import LEVEL_TOO_LOW, LOST_FROM_LOG, NAMED_ONLY, OVERHEAD_BYTES, Mark
+from timers.wire.dead_letter import LEVEL_TOO_LOW, LOST_FROM_LOG, NAMED_ONLY_CODES, OVERHEAD_BYTES, Mark
 from timers.wire.formats import RequestRecord, future_by_id
 from timers.wire.headers import Header
 
@@ -153,7 +153,7 @@ class Retry:
         level = self.log.allowed_level if letter.decoded.code == LEVEL_TOO_LOW else levels.SUPPORTED
         made = decide(letter, self.log.original(letter), mark, self.settings.max_request_bytes, self.force, level)
         code, chosen = letter.decoded.code, self.letter_filter
-        if made.request is not None and code in NAMED_ONLY and not (chosen.names or code in chosen.codes):
+        if made.request is not None and code in NAMED_ONLY_CODES and not (chosen.names or code in chosen.codes):
             return Decision(None, f"{code}: only if its code or its position is given")
         if made.request is None or not made.request.headers or h.last(made.request.headers, h.TIMER_SEAL) is not None:
             return made  # a seal covers all headers

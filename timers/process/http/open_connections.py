@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 HEAD_S = 10.0
 """Time for the head of a request: its first line and its headers."""
 
-MOST = 512
+MAX_CONNECTIONS = 512
 """Maximum number of connections of one server. More than a kernel hands over at a time, so that a caller that sends its
 head at once is not closed before it is read."""
 
@@ -140,4 +140,4 @@ class OpenConnections:
 
 def most_connections(files: int) -> int:
     """Maximum number of connections of a server in a process that may open ``files`` files."""
-    return MOST if files == resource.RLIM_INFINITY else max(8, min(MOST, files // FILES_SHARE))
+    return MAX_CONNECTIONS if files == resource.RLIM_INFINITY else max(8, min(MAX_CONNECTIONS, files // FILES_SHARE))

@@ -39,7 +39,7 @@ from timers.spark.audit.chains import CHAIN, ZONE
 from timers.spark.columns import schema
 from timers.spark.requests import CANCEL, COPY, DEFINITION, ENDED, REJECTED, TIMER, WAYPOINT
 from timers.wire import headers as h
-from timers.wire.checks import PRODUCERS_CLOCKS_MS
+from timers.wire.checks import PRODUCER_CLOCK_ERROR_MS
 from timers.wire.dead_letter import ACCEPTED_CODES, BATCH_UNREADABLE, CODES, REPEAT_LOST
 from timers.wire.formats import LOG_APPEND_TIME
 from timers.wire.topics import SOURCE_PATTERN
@@ -166,7 +166,7 @@ def of_schedules(requests: DataFrame) -> DataFrame:
     )
     superseded = F.coalesce(F.col("closed_by") == ENDED, F.lit(False)) & ~F.col("left")
     by_users = F.col("closed_by").isin(CANCEL, TIMER, REJECTED)
-    in_time = F.col("closed_ms") + PRODUCERS_CLOCKS_MS < F.col("due_s") * 1000
+    in_time = F.col("closed_ms") + PRODUCER_CLOCK_ERROR_MS < F.col("due_s") * 1000
     expected = F.when(by_users & in_time, NEVER).when(by_users & ~F.col("left"), MAY).otherwise(MUST)
     closed_as = F.when(F.col("closed_by") == CANCEL, CANCELLED).when(by_users, REPLACED)
     alive = history_of_timers.where(~(superseded & (F.col("last_alike") > F.col("offset"))))
@@ -345,7 +345,7 @@ def _what_differs() -> Column:
 def _is_older_than_request(moment: Moment) -> Column:
     """Condition: the callback was appended before its request, even if the clocks differ."""
     by_brokers = F.col("append_ms").isNotNull() & (F.col("timestamp_type") == LOG_APPEND_TIME)
-    tolerance_ms = F.when(by_brokers, moment.clocks_ms).otherwise(PRODUCERS_CLOCKS_MS)
+    tolerance_ms = F.when(by_brokers, moment.clocks_ms).otherwise(PRODUCER_CLOCK_ERROR_MS)
     return _seen_ms() + tolerance_ms < F.col("accepted_ms")
 
 
@@ -507,7 +507,7 @@ def without_compacted(firings: DataFrame, schedules: DataFrame) -> DataFrame:
 
     Such a schedule fired before its present version was written, within the accuracy of a producer's clock.
     """
-    since = schedules.groupBy(*SLOT).agg((F.min("accepted_ms") - PRODUCERS_CLOCKS_MS).alias("since_ms"))
+    since = schedules.groupBy(*SLOT).agg((F.min("accepted_ms") - PRODUCER_CLOCK_ERROR_MS).alias("since_ms"))
     is_compacted = names_no_request() & (F.col("fired_ms") < F.col("since_ms"))
     known = firings.join(since, SLOT, "left").where(~F.coalesce(is_compacted, F.lit(False)))
     return known.select(firings.columns)

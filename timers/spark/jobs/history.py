@@ -47,7 +47,7 @@ from timers.spark.jobs.audit import BROKERS_CLOCKS_MS, brokers_now
 from timers.spark.monitoring import AT_WORK_S, Monitor
 from timers.spark.session import described, sentence_of
 from timers.spark.storage import retried
-from timers.wire.checks import PRODUCERS_CLOCKS_MS
+from timers.wire.checks import PRODUCER_CLOCK_ERROR_MS
 from timers.wire.formats.countdown import CALLER
 from timers.wire.topics import history_group, partition_name
 
@@ -432,7 +432,7 @@ class _Job:
                     until_ms = as_of_ms
                     if code == ANEW:
                         # With a margin, the first callbacks of the new log would be of the old one.
-                        clocks_ms = 0 if role == history.REQUEST else PRODUCERS_CLOCKS_MS
+                        clocks_ms = 0 if role == history.REQUEST else PRODUCER_CLOCK_ERROR_MS
                         first_ms = topics.first_ms(topic, partition, first, stable[topic][partition], clocks_ms)
                         until_ms = min(as_of_ms, first_ms or as_of_ms)
                     lost = known.offset if code == ANEW else high

@@ -32,7 +32,7 @@ from timers.wire import checks, future, topics
 from timers.wire import headers as h
 from timers.wire.checks import InvalidRequestError
 from timers.wire.formats import CREATE_TIME, LOG_APPEND_TIME
-from timers.wire.occurrences import ENDS, LEAST, encode_occurrences, read_occurrences
+from timers.wire.occurrences import LAST_HEADERS, LEAST_HEADERS, encode_occurrences, read_occurrences
 from timers.wire.repeat import MAX_REPEATING_HEADER_BYTES, MAX_REPEATING_VALUE_BYTES, Repeat, RepeatError
 
 MAX_ID_BYTES = 512
@@ -149,7 +149,7 @@ def decode(
     shared, left = Shared(), iter(records)
     for each in left:
         record, headers = each, each.headers or _NO_HEADERS
-        if len(headers) >= LEAST and headers[-1][0] in ENDS and repeats:
+        if len(headers) >= LEAST_HEADERS and headers[-1][0] in LAST_HEADERS and repeats:
             record = read_occurrences(chain((each,), left), decoded, max_request_bytes, shared)
             if record is None:
                 break
@@ -435,7 +435,7 @@ _OF_OCCURRENCES = frozenset(
 def definition_of(key: bytes, value: bytes, headers: list[h.Header]) -> tuple[bytes, bytes, list[h.Header]]:
     """Return the request that sets the timer of an occurrence again, from the record of the occurrence."""
     kept = (header for header in headers if header[0] not in _OF_OCCURRENCES)
-    return key, value, [(h.TIMER_TRACE + name if name in h.OF_SPAN else name, content) for name, content in kept]
+    return key, value, [(h.TIMER_TRACE + name if name in h.SPAN_HEADERS else name, content) for name, content in kept]
 
 
 def of_callback(headers: Sequence[h.Header], due_s: int) -> list[h.Header]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from timers.core.ports import Lost
 from timers.process import limits as process_limits
 from timers.process.config.settings import Settings
-from timers.process.http.open_connections import MOST
+from timers.process.http.open_connections import MAX_CONNECTIONS
 
 STORE_FILES = 7
 """Files of a store without tables: write-ahead log, manifest, log, lock, twice its directory; one more in a flush."""
@@ -92,7 +92,7 @@ class Capacity:
                 base,
                 without_tables + FEWEST_TABLES,
                 "the hard limit of open files (ulimit -Hn)",
-                MOST - connections,
+                MAX_CONNECTIONS - connections,
             ),
             Limit("threads", threads, BASE_THREADS, 1, "the limit of threads (ulimit -u, pids.max)"),
         ]

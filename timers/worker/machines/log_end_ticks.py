@@ -17,7 +17,7 @@ from timers.machines.life import BROKERS, Waiting
 from timers.wire.topics import partition_name
 from timers.worker.machines.runner import Runner
 
-TIMEOUT_S = 5.0
+LOG_END_TIMEOUT_S = 5.0
 """Without an answer within this time, the timers of the second fire with the next second."""
 
 

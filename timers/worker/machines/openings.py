@@ -31,7 +31,7 @@ from timers.machines.machine_parts import Parts
 from timers.machines.opener import open_machine
 from timers.machines.store.opening import OPENING_ANSWER_S, close_store
 from timers.machines.store.rocks import RocksStore
-from timers.process.partition_metrics import LOG, SNAPSHOT, STORE, PartitionMetrics
+from timers.process.partition_metrics import FROM_LOG, FROM_SNAPSHOT, FROM_STORE, PartitionMetrics
 from timers.wire.topics import apps_with_snapshots, partition_name
 from timers.worker.machines.capacity import Capacity, NoRoom
 from timers.worker.machines.failures import Failures
@@ -154,7 +154,7 @@ class Openings:
             machine, opened, is_restored = made
             to_release.callback(close_store, opened.store)
             release = to_release.pop_all().close
-        found = (SNAPSHOT if is_restored else STORE) if opened.store.applied > opened.low else LOG
+        found = (FROM_SNAPSHOT if is_restored else FROM_STORE) if opened.store.applied > opened.low else FROM_LOG
         if fences:  # what it was read ahead from counts, not what was read since
             metrics.opened_from, metrics.ahead_from, metrics.opened_at = metrics.ahead_from or found, "", monotonic()
         else:

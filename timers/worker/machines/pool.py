@@ -53,7 +53,7 @@ from timers.wire.topics import partition_name
 from timers.worker.machines import id_places
 from timers.worker.machines.capacity import Capacity
 from timers.worker.machines.lineage_watch import LineageWatch
-from timers.worker.machines.log_end_ticks import TIMEOUT_S, LogEndTicks
+from timers.worker.machines.log_end_ticks import LOG_END_TIMEOUT_S, LogEndTicks
 from timers.worker.machines.openings import Openings, Partition
 from timers.worker.machines.recoveries import Recoveries
 from timers.worker.machines.runner import Ended, OpenMachine, RequestConsumer, Runner
@@ -147,7 +147,7 @@ class Pool:
 
         self._lineage_watch = LineageWatch(lineages, lambda: self.runners, compacted, progress, self.fail)
         self._log_end_ticks = LogEndTicks(
-            LeaderClient(arguments(settings, "last-stable-offsets"), TIMEOUT_S), self._indexed
+            LeaderClient(arguments(settings, "last-stable-offsets"), LOG_END_TIMEOUT_S), self._indexed
         )
         request_formats = {topic: formats[topic] for topic in formats.keys() - {settings.retry_topic}}
         request_reader = RequestReader(settings, request_formats, value_limit=self.value_limit)

@@ -29,7 +29,7 @@ from timers.cli.broker import EmbeddedBroker
 from timers.kafka.records import headers_of
 from timers.process.config.settings import Settings
 from timers.spark import cold
-from timers.spark.cold import DAY_S, HELD, ColdTables
+from timers.spark.cold import DAY_S, HELD_SCHEMA, ColdTables
 from timers.spark.jobs.hold import MAX_RECORDS
 from timers.spark.jobs.promote import Logs, Promote, run
 from timers.spark.session import Launch, start
@@ -126,10 +126,10 @@ def _hold(spark: SparkSession, tables: ColdTables, ids: range, due: Column) -> N
         F.substring(F.sha2(id, 256), 1, 32).cast("binary").alias("seal"),
         F.concat(F.lit("key-"), id).cast("binary").alias("key"),
         F.rpad(F.concat(due_s.cast("string"), F.sha2(id, 256)), PAYLOAD_BYTES, "x").cast("binary").alias("value"),
-        F.lit(None).cast(HELD["headers"].dataType).alias("headers"),
+        F.lit(None).cast(HELD_SCHEMA["headers"].dataType).alias("headers"),
         cold.day_of(due_s).alias("due_day"),
     )
-    cold.append(rows.repartition(1), tables.held, HELD)
+    cold.append(rows.repartition(1), tables.held, HELD_SCHEMA)
 
 
 def _files(spark: SparkSession, tables: ColdTables) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from timers.console.openapi import answers_of, problem_codes
-from timers.console.problems import CODES
+from timers.console.problems import PROBLEM_KINDS
 from timers.console.routes import PUBLIC, ROUTES, Route
 from timers.console.schemas import SCHEMAS
 from timers.wire import dead_letter
@@ -71,7 +71,7 @@ def _codes() -> Iterator[str]:
     yield "\n## Codes of problems\n"
     yield "| code | status | meaning |\n|---|---|---|"
     used = {code for route in ROUTES for code in problem_codes(route)}
-    for code, (status, meaning) in CODES.items():
+    for code, (status, meaning) in PROBLEM_KINDS.items():
         if code not in dead_letter.CODES:
             yield f"| `{code}` | {status} | {meaning} |"
     letters = ", ".join(f"`{code}`" for code in dead_letter.CODES if code in used)

@@ -9,7 +9,7 @@ import pytest
 from tests.docs.http_api_page import MARK, PAGE, page
 from timers.console import checking
 from timers.console.openapi import document
-from timers.console.problems import CODES, Problem
+from timers.console.problems import PROBLEM_KINDS, Problem
 from timers.console.routes import OPERATOR, ROUTES
 from timers.console.schemas import SCHEMAS
 
@@ -31,7 +31,7 @@ def test_each_route_is_in_the_document_once() -> None:
 def test_each_reference_and_code_exists() -> None:
     for name in references(document("")):
         assert name in SCHEMAS or name == "Text", name
-    assert {code for route in ROUTES for code in route.problems} <= CODES.keys()
+    assert {code for route in ROUTES for code in route.problems} <= PROBLEM_KINDS.keys()
 
 
 def references(part: Any) -> Iterator[str]:
@@ -60,7 +60,7 @@ def test_the_examples_fit_their_schemas() -> None:
 
 
 def test_a_problem_of_each_code_has_a_status() -> None:
-    for code, (status, meaning) in CODES.items():
+    for code, (status, meaning) in PROBLEM_KINDS.items():
         assert Problem(code, "why").status == status and 400 <= status < 600 and meaning
 
 

@@ -35,7 +35,7 @@ from timers.machines.firing.policy import Policy
 from timers.machines.opener import Known as OfStore
 from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
-from timers.spark.columns import RECORD, record_batch
+from timers.spark.columns import RECORD_SCHEMA, record_batch
 from timers.spark.engine.bucket import Arrivals, Bucket, BucketState, pack
 from timers.spark.engine.machines import Failing, Known, MachineRun, Openings, ProducerOpening, Read, RunningMachine
 from timers.spark.engine.query import ReadLogs
@@ -489,7 +489,7 @@ class SimSpark:
         ]
         size = self.random.choice([1, 4, 1000])
         for first in range(0, len(rows), size):
-            found.append(Arrivals.unpack(pack(record_batch(rows[first : first + size], RECORD))))
+            found.append(Arrivals.unpack(pack(record_batch(rows[first : first + size], RECORD_SCHEMA))))
         return found
 
 

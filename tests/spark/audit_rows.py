@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from timers.spark.audit import outcomes
 from timers.spark.audit.outcomes import FIRING, Moment
-from timers.spark.requests import REQUEST
+from timers.spark.requests import REQUEST_SCHEMA
 from timers.wire.formats import LOG_APPEND_TIME
 
 DUE = 1_700_000_000
@@ -85,7 +85,7 @@ def became(
     verdicts: list[tuple[str, str]] | None = None,
 ) -> DataFrame:
     """The outcomes of some requests; ``verdicts`` says that their timers have ids."""
-    requests = spark.createDataFrame(asked, REQUEST)
+    requests = spark.createDataFrame(asked, REQUEST_SCHEMA)
     ids = verdicts is not None
     if ids:
         told, dead = spark.createDataFrame(verdicts or [], VERDICTS), spark.createDataFrame(letters or [], LETTERS)

@@ -4,7 +4,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from timers.spark import cold
-from timers.spark.cold import DAY_S, HELD, ColdTables
+from timers.spark.cold import DAY_S, HELD_SCHEMA, ColdTables
 from timers.spark.jobs.hold import MAX_RECORDS
 
 NOW_S = 1_700_000_000
@@ -29,7 +29,7 @@ def fill(spark: SparkSession, tables: ColdTables, count: int, days: int, first: 
         F.lit("0" * 32).cast("binary").alias("seal"),
         F.lit("key").cast("binary").alias("key"),
         F.lit("x" * 100).cast("binary").alias("value"),
-        F.lit(None).cast(HELD["headers"].dataType).alias("headers"),
+        F.lit(None).cast(HELD_SCHEMA["headers"].dataType).alias("headers"),
     )
     files = max(1, count // MAX_RECORDS)
-    cold.append(rows.repartition(files), tables.held, HELD)
+    cold.append(rows.repartition(files), tables.held, HELD_SCHEMA)

@@ -18,7 +18,7 @@ from timers.kafka.records import Record
 from timers.kafka.topic_offsets import Offsets
 from timers.process.config.settings import Settings
 from timers.spark.cold import DAY_S, ColdTables, cold_sources
-from timers.spark.columns import RECORD
+from timers.spark.columns import RECORD_SCHEMA
 from timers.spark.jobs.promote import KafkaPort, Logs
 from timers.wire import future
 from timers.wire import headers as h
@@ -88,7 +88,7 @@ def as_frame(spark: SparkSession, records: Sequence[SimRecord]) -> DataFrame:
         (each.topic, each.partition, each.offset, each.timestamp_ms, 1, each.key, each.value, list(each.headers))
         for each in records
     ]
-    return spark.createDataFrame(rows, RECORD)
+    return spark.createDataFrame(rows, RECORD_SCHEMA)
 
 
 class FilePort(KafkaPort):

@@ -17,7 +17,7 @@ from tests.spark.audit_rows import (
     said,
 )
 from timers.spark.audit import outcomes
-from timers.spark.requests import REQUEST
+from timers.spark.requests import REQUEST_SCHEMA
 
 pytestmark = pytest.mark.spark
 
@@ -135,13 +135,13 @@ def schedules(spark: SparkSession) -> dict[int, tuple[str, list[str]]]:
     ]
     firings = [*map(fired, ["a", "f", "h", "i", "j", "k"]), fired("i", (DUE + 5) * 1000, due_s=DUE + 5)]
     firings += [fired("c", (DUE + 5) * 1000, due_s=DUE + 5)]
-    of = outcomes.of_schedules(spark.createDataFrame(asked, REQUEST))
+    of = outcomes.of_schedules(spark.createDataFrame(asked, REQUEST_SCHEMA))
     letters = [("timer-request/0/10", 1, "due-missing")]
     return said(outcomes_of(spark, of, firings, letters=letters, ids=True))
 
 
 def row_fields(row: tuple[object, ...]) -> dict[str, Any]:
-    return dict(zip(REQUEST.names, row, strict=True))
+    return dict(zip(REQUEST_SCHEMA.names, row, strict=True))
 
 
 def rejected(offset: int, id: str, accepted_ms: int) -> tuple[object, ...]:
@@ -177,7 +177,7 @@ def test_a_story_of_a_schedule(
 def test_what_a_schedule_that_compaction_took_has_fired_is_not_its_successors(spark: SparkSession) -> None:
     """Set again, for the same second and topic, when it had fired: the first version and its tombstone are gone."""
     late_ms = (DUE + 120) * 1000
-    of = outcomes.of_schedules(spark.createDataFrame([request(5, id="a", accepted_ms=late_ms)], REQUEST))
+    of = outcomes.of_schedules(spark.createDataFrame([request(5, id="a", accepted_ms=late_ms)], REQUEST_SCHEMA))
     rows = [fired("a"), fired("a", late_ms), fired("b")]
     kept = outcomes.without_compacted(firings_of(spark, rows), of)
     assert sorted((row.timer_id, row.fired_ms) for row in kept.collect()) == [

@@ -27,7 +27,7 @@ from timers.spark.audit import findings as figures
 from timers.spark.audit import gaps, outcomes, report
 from timers.spark.audit.findings import Findings, HourLag, Objective, Reached
 from timers.spark.audit.gaps import inside
-from timers.spark.requests import REQUEST
+from timers.spark.requests import REQUEST_SCHEMA
 from timers.wire import headers as h
 
 pytestmark = pytest.mark.spark
@@ -146,7 +146,7 @@ def test_what_is_altered_is_named_with_both_hashes(spark: SparkSession) -> None:
 
 def test_the_clocks_of_two_brokers_may_differ(spark: SparkSession) -> None:
     """One broker appends the tick, another one the callback: only the time of the tick is exact."""
-    asked = outcomes.without_ids(spark.createDataFrame([request(offset) for offset in range(3)], REQUEST))
+    asked = outcomes.without_ids(spark.createDataFrame([request(offset) for offset in range(3)], REQUEST_SCHEMA))
     firings = [
         fired("timer-request/0/0", DUE * 1000 + 10, late_ms=-40),
         fired("timer-request/0/1", DUE * 1000 + 10, late_ms=-2011),
@@ -201,7 +201,7 @@ def test_offenders_come_with_the_records_that_show_them(spark: SparkSession) -> 
 
 def test_what_is_cold_is_pending_until_it_is_overdue(spark: SparkSession) -> None:
     asked = [request(0, DUE + 5000), request(1, DUE + 5000), request(2), request(3)]
-    of = outcomes.without_ids(spark.createDataFrame(asked, REQUEST))
+    of = outcomes.without_ids(spark.createDataFrame(asked, REQUEST_SCHEMA))
     waiting = spark.createDataFrame([(f"timer-request/0/{offset}",) for offset in (0, 2, 3)], "request string")
     found = outcomes_of(spark, of, [fired("timer-request/0/3")], waiting=waiting, ids=False)
     assert said(found) == {0: ("cold", []), 1: ("pending", []), 2: ("lost", ["lost"]), 3: ("fired", [])}
@@ -252,7 +252,7 @@ def test_each_callback_without_a_request_is_a_fault_or_counted(spark: SparkSessi
     reasons["unasked"] += ["timer-request/0/3"]  # for a second that was not asked for
     reasons["incomplete"] = ["timer-request/0/3"]
     firings += [fired("timer-request/0/3")] * 2 + [fired("orders/0/0")]
-    requests = spark.createDataFrame(asked, REQUEST)
+    requests = spark.createDataFrame(asked, REQUEST_SCHEMA)
     found = outcomes_of(spark, outcomes.without_ids(requests), firings, ids=False)
     callbacks = gaps.unplaced_callbacks(found, requests, LOG).localCheckpoint()
     seen: dict[str, list[str]] = {reason: [] for reason in reasons}
@@ -269,7 +269,7 @@ def test_each_callback_without_a_request_is_a_fault_or_counted(spark: SparkSessi
 
 def test_a_callback_of_a_version_that_is_not_judged_is_counted(spark: SparkSession) -> None:
     """Such as one that was accepted after ``--to``, and is read because it may replace another."""
-    requests = spark.createDataFrame([request(3), request(4)], REQUEST)
+    requests = spark.createDataFrame([request(3), request(4)], REQUEST_SCHEMA)
     judged = outcomes.without_ids(requests.where("offset = 3"))
     found = outcomes_of(spark, judged, [fired("timer-request/0/4")], ids=False)
     callbacks = gaps.unplaced_callbacks(found, requests, LOG).collect()
@@ -288,7 +288,7 @@ def test_dead_letters_and_retries_without_a_request_are_counted(spark: SparkSess
         ("timers on the retry topic", "timer-request/0/9", 1),
     ]
     frame = spark.createDataFrame(outputs, "what string, request string, records long")
-    others = gaps.unplaced_others(frame, spark.createDataFrame([request(3)], REQUEST), LOG)
+    others = gaps.unplaced_others(frame, spark.createDataFrame([request(3)], REQUEST_SCHEMA), LOG)
     assert [tuple(each) for each in gaps.count_unplaced(others.withColumn("example", F.col("request")))] == [
         ("dead letters", "incomplete", 1, None),
         ("dead letters", "no-request", 2, "timer-request/0/9"),
@@ -319,7 +319,9 @@ def test_evidence_is_what_the_headers_say(spark: SparkSession) -> None:
     records.append(record("orders", named))
     # Without an id, or without a due second, it belongs to no request.
     records += [record("orders", ours[1:]), record("orders", [ours[0], (h.TIMER_DUE, b"soon"), ours[2]])]
-    firings = outcomes.firings(spark.createDataFrame(records, columns.RECORD), "timer-request").drop("content", "parts")
+    firings = outcomes.firings(spark.createDataFrame(records, columns.RECORD_SCHEMA), "timer-request").drop(
+        "content", "parts"
+    )
     expected: list[tuple[object, ...]] = [
         (request, "order-1", DUE, "orders", DUE * 1000 + 20, append_ms, "orders/1/7")
         for request, append_ms in (("order-1", 123_456), ("order-1", None), ("by-id/0/5", 123_456))
@@ -335,13 +337,13 @@ def test_evidence_is_what_the_headers_say(spark: SparkSession) -> None:
     # Such as a callback that a receiver could not handle, with the headers that it had.
     no_letters = [record("dead", headers) for headers in ([], named, error[1:], [*error, ("other", b"x")])]
     assertDataFrameEqual(
-        outcomes.letters(spark.createDataFrame([*letters, *no_letters], columns.RECORD)),
+        outcomes.letters(spark.createDataFrame([*letters, *no_letters], columns.RECORD_SCHEMA)),
         spark.createDataFrame([("timer-request/0/5", 2, "topic-unknown"), (None, 4, None)], LETTERS),
     )
     verdict = b'{"id": "order-1", "verdict": "already-fired", "due": 1}'
     told = [record("verdicts", [(h.TIMER_SOURCE, b"by-id/0/5")], verdict), record("verdicts", [], b"other")]
     assertDataFrameEqual(
-        outcomes.verdicts(spark.createDataFrame(told, columns.RECORD)),
+        outcomes.verdicts(spark.createDataFrame(told, columns.RECORD_SCHEMA)),
         spark.createDataFrame([("by-id/0/5", "already-fired")], VERDICTS),
     )
 

@@ -17,11 +17,11 @@ from timers.core.progress import COLD_SEAL
 from timers.errors import NameTakenError, SettingsError, SparkError
 from timers.process.config.settings import Settings
 from timers.spark import cold
-from timers.spark.cold import BATCHES, HELD, PROMOTED, ColdTables
-from timers.spark.columns import RECORD
+from timers.spark.cold import BATCHES, HELD_SCHEMA, PROMOTED_SCHEMA, ColdTables
+from timers.spark.columns import RECORD_SCHEMA
 from timers.spark.jobs import promote
 from timers.spark.jobs.promote import Promote, promote_chunk, record_interrupted
-from timers.spark.storage import KNOWN_LAYOUT, LAYOUT
+from timers.spark.storage import KNOWN_LAYOUT, LAYOUT_PROPERTY
 from timers.wire import cold as wire
 from timers.wire import headers as h
 from timers.wire.headers import Header
@@ -42,7 +42,7 @@ def tables(spark: SparkSession, tmp_path: Path) -> ColdTables:
 def take_in(spark: SparkSession, tables: ColdTables, engine: SimEngine, start: int = 0) -> int:
     """What `hold` does with one micro-batch."""
     new = engine.on("timer-cold")[start:]
-    cold.append(cold.hold(as_frame(spark, new), F.lit(engine.log.clock.now_ms)), tables.held, HELD)
+    cold.append(cold.hold(as_frame(spark, new), F.lit(engine.log.clock.now_ms)), tables.held, HELD_SCHEMA)
     return start + len(new)
 
 
@@ -86,9 +86,9 @@ def test_cold_requests_are_read_as_the_engine_writes_them(spark: SparkSession) -
         *(("timer-cold", 0, at, 0, 1, b"k", b"v%d" % at, headers) for at, headers in enumerate(SAID)),
         ("timer-cold", 0, 99, 0, 1, None, None, None),
     ]
-    frame = cold.hold(spark.createDataFrame(rows, RECORD), F.lit(7).cast("long"))
-    assert [field.name for field in frame.schema] == HELD.names
-    assert [field.dataType for field in frame.schema] == [field.dataType for field in HELD]
+    frame = cold.hold(spark.createDataFrame(rows, RECORD_SCHEMA), F.lit(7).cast("long"))
+    assert [field.name for field in frame.schema] == HELD_SCHEMA.names
+    assert [field.dataType for field in frame.schema] == [field.dataType for field in HELD_SCHEMA]
     found = {row.value and bytes(row.value): row for row in frame.collect()}
     assert len(found) == len(rows), "nothing is left out, good or bad"
     for at, headers in enumerate(SAID):
@@ -565,16 +565,18 @@ def test_only_what_was_promoted_is_deleted(
     fill(spark, tables, 3, days=1)
     rows = cold.unpromoted(spark, tables, NOW_S + DAY_S, F.lit(True)).withColumn("batch", F.lit("batch"))
     gone, kept = F.col("source").endswith("/0"), F.col("source").endswith("/1")
-    late = spark.createDataFrame(spark.read.format("delta").load(tables.held).where(~gone & ~kept).collect(), HELD)
+    late = spark.createDataFrame(
+        spark.read.format("delta").load(tables.held).where(~gone & ~kept).collect(), HELD_SCHEMA
+    )
     DeltaTable.forPath(spark, tables.held).delete(~gone & ~kept)
-    cold.append(rows.where(gone), tables.promoted, PROMOTED)
+    cold.append(rows.where(gone), tables.promoted, PROMOTED_SCHEMA)
     look = cold._sources
 
     def look_and_hold(spark: SparkSession, path: str, before_s: int) -> DataFrame:
         found = look(spark, path, before_s)
         if path == tables.promoted:
             found = spark.createDataFrame(found.collect(), found.schema)
-            cold.append(late, tables.held, HELD)
+            cold.append(late, tables.held, HELD_SCHEMA)
         return found
 
     monkeypatch.setattr(cold, "_sources", look_and_hold)
@@ -593,13 +595,13 @@ def test_tables_have_their_schemas(spark: SparkSession, tables: ColdTables) -> N
 
 
 def test_tables_of_a_newer_version_are_refused(spark: SparkSession, tables: ColdTables) -> None:
-    spark.sql(f"ALTER TABLE delta.`{tables.batches}` SET TBLPROPERTIES ('{LAYOUT}' = '{KNOWN_LAYOUT + 1}')")
+    spark.sql(f"ALTER TABLE delta.`{tables.batches}` SET TBLPROPERTIES ('{LAYOUT_PROPERTY}' = '{KNOWN_LAYOUT + 1}')")
     with pytest.raises(SettingsError, match=r"/batches' has the layout 2, and this version of kafka-timers knows 1: "):
         tables.create(spark)
 
 
 def assert_layout(spark: SparkSession, tables: ColdTables) -> None:
-    for path, schema in ((tables.held, HELD), (tables.promoted, PROMOTED), (tables.batches, BATCHES)):
+    for path, schema in ((tables.held, HELD_SCHEMA), (tables.promoted, PROMOTED_SCHEMA), (tables.batches, BATCHES)):
         assert spark.read.format("delta").load(path).schema == schema
         (about,) = DeltaTable.forPath(spark, path).detail().collect()
         assert (about.partitionColumns, about.clusteringColumns) == ([], ["due_s"] if path != tables.batches else [])

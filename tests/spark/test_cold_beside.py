@@ -18,8 +18,8 @@ from tests.spark.sim_engine import SimEngine, SimLogs
 from timers.kafka.topic_offsets import Offsets
 from timers.process.config.settings import Settings
 from timers.spark import cold, kafka, storage
-from timers.spark.cold import DAY_S, HELD, PROMOTED, ColdTables
-from timers.spark.columns import RECORD
+from timers.spark.cold import DAY_S, HELD_SCHEMA, PROMOTED_SCHEMA, ColdTables
+from timers.spark.columns import RECORD_SCHEMA
 from timers.spark.jobs import hold, promote
 from timers.spark.jobs.promote import Promote
 from timers.spark.storage import retried
@@ -50,7 +50,7 @@ def test_a_commit_that_another_one_interrupts_is_done_again(
     gate = Gate(tmp_path)
     changing = gate.then(partial(alter, spark, tables))
     late = held(spark, tables).limit(1).withColumn("source", F.lit("timer-request/0/99"))
-    cold.append(gate.holds(late), tables.held, HELD)
+    cold.append(gate.holds(late), tables.held, HELD_SCHEMA)
     changing.join()
     assert held(spark, tables).count() == 11
 
@@ -71,8 +71,8 @@ def test_a_micro_batch_that_another_commit_interrupts_is_held_once(
         (h.TIMER_SEAL, b"0" * 32),
     ]
     gate, records, said = Gate(tmp_path), tmp_path / "records", list[str]()
-    spark.createDataFrame([("timer-cold", 0, 0, 0, 1, b"k", b"v", headers)], RECORD).write.parquet(str(records))
-    stream = spark.readStream.schema(RECORD).parquet(str(records))
+    spark.createDataFrame([("timer-cold", 0, 0, 0, 1, b"k", b"v", headers)], RECORD_SCHEMA).write.parquet(str(records))
+    stream = spark.readStream.schema(RECORD_SCHEMA).parquet(str(records))
     monkeypatch.setattr(kafka, "stream", lambda *_, **__: gate.holds(stream))
     monkeypatch.setattr(hold, "TopicOffsets", lambda settings: Existing())
     changing = gate.then(partial(alter, spark, tables))
@@ -149,7 +149,7 @@ def test_upkeep_deletes_though_hold_appends(
     due = cold.unpromoted(spark, tables, NOW_S + DAY_S, F.lit(True)).where("due_s % 5 != 0")
     left = 100 - due.count()
     assert 0 < left < 60
-    cold.append(due.withColumn("batch", F.lit("batch")), tables.promoted, PROMOTED)
+    cold.append(due.withColumn("batch", F.lit("batch")), tables.promoted, PROMOTED_SCHEMA)
     stop, appended = Event(), list[int]()
 
     def holding() -> None:

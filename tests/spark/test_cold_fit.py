@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from timers.errors import NameTakenError
 from timers.spark import jvm
-from timers.spark.cold import HELD, ColdTables
+from timers.spark.cold import HELD_SCHEMA, ColdTables
 from timers.spark.jobs.hold import fit
 
 pytestmark = pytest.mark.spark
@@ -47,7 +47,7 @@ def leave(checkpoint: Path, planned: int, ended: int, metadata: str) -> None:
 
 
 def commit(spark: SparkSession, tables: ColdTables, query: str, number: int) -> None:
-    rows = spark.createDataFrame([], HELD).write.format("delta").mode("append")
+    rows = spark.createDataFrame([], HELD_SCHEMA).write.format("delta").mode("append")
     rows.option("txnAppId", query).option("txnVersion", number).save(tables.held)
 
 
@@ -131,8 +131,8 @@ def test_a_platform_whose_delta_has_other_classes_is_not_compared(
     assert not checkpoint.exists()
 
     rows = tmp_path / "rows"
-    spark.createDataFrame([], HELD).write.parquet(str(rows))
-    stream = spark.readStream.schema(HELD).parquet(str(rows)).writeStream.format("delta")
+    spark.createDataFrame([], HELD_SCHEMA).write.parquet(str(rows))
+    stream = spark.readStream.schema(HELD_SCHEMA).parquet(str(rows)).writeStream.format("delta")
     stream = stream.option("checkpointLocation", checkpoint.as_uri()).trigger(availableNow=True)
     stream.start(tables.held).awaitTermination()
     assert fitted(spark, tables) == [why]

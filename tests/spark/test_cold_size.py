@@ -33,7 +33,7 @@ def test_the_next_hour_of_three_years(spark: SparkSession, tmp_path: Path) -> No
     cold.append(
         stored.where(F.col("due_s") < now_s).select("due_day", "due_s", "source", F.lit("before").alias("batch")),
         tables.promoted,
-        cold.PROMOTED,
+        cold.PROMOTED_SCHEMA,
     )
     cold.delete_promoted(spark, tables, now_s)
     near = cold.unpromoted(spark, tables, now_s + 3600 - 1, F.lit(True))

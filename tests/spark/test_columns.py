@@ -46,7 +46,9 @@ def test_a_due_second_is_what_the_wire_format_takes(spark: SparkSession) -> None
 
     collect()
     rows = [record(offset, key) for offset, key in enumerate(keys)]
-    frame = spark.createDataFrame(rows, columns.RECORD).select("offset", columns.due_second(F.col("key")).alias("due"))
+    frame = spark.createDataFrame(rows, columns.RECORD_SCHEMA).select(
+        "offset", columns.due_second(F.col("key")).alias("due")
+    )
     said = {row.offset: row.due for row in frame.collect()}
     assert [said[offset] for offset in range(len(keys))] == [decode_due(key) for key in keys]
 
@@ -80,7 +82,7 @@ def test_of_headers_with_one_name_the_last_counts(spark: SparkSession) -> None:
         record(9, None, None),
         record(10, b"", [(h.TIMER_ID, None)]),
     ]
-    frame = spark.createDataFrame(rows, columns.RECORD).select(
+    frame = spark.createDataFrame(rows, columns.RECORD_SCHEMA).select(
         "offset",
         columns.source().alias("source"),
         columns.timer_id().alias("id"),

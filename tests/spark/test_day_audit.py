@@ -79,13 +79,13 @@ def test_each_log_of_a_topic_has_its_own_end() -> None:
     """That of a former log is not known. Gaps are of the log that was there when they were found."""
     end = range(day_audit._NO_END)
     lacks = [
-        Gap("requests", 0, 0, 3, 0, history.DELETED, history.REQUEST, 1),
-        Gap("requests", 0, 7, 9, 0, history.ANEW, history.REQUEST, 2),
-        Gap("requests", 1, 4, 4, 0, history.ANEW, history.REQUEST, 2),
-        Gap("requests", 0, 0, 2, 0, history.DELETED, history.REQUEST, 2),
-        Gap("requests", 0, 0, 50, 0, history.DELETED, history.OUTPUT, 3),
-        Gap("requests", 0, 6, 6, 0, history.ANEW, history.REQUEST, 4),
-        Gap("other", 0, 1, 2, 0, history.ANEW, None, 4),
+        Gap("requests", 0, 0, 3, 0, history.RECORDS_DELETED, history.REQUEST, 1),
+        Gap("requests", 0, 7, 9, 0, history.TOPIC_MADE_ANEW, history.REQUEST, 2),
+        Gap("requests", 1, 4, 4, 0, history.TOPIC_MADE_ANEW, history.REQUEST, 2),
+        Gap("requests", 0, 0, 2, 0, history.RECORDS_DELETED, history.REQUEST, 2),
+        Gap("requests", 0, 0, 50, 0, history.RECORDS_DELETED, history.OUTPUT, 3),
+        Gap("requests", 0, 6, 6, 0, history.TOPIC_MADE_ANEW, history.REQUEST, 4),
+        Gap("other", 0, 1, 2, 0, history.TOPIC_MADE_ANEW, None, 4),
     ]
     positions = {
         (role, topic, partition): Position(offset, offset, 0, "id", 0)

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from timers.spark.columns import RECORD
+from timers.spark.columns import RECORD_SCHEMA
 from timers.spark.engine.bucket import Arrivals, packing
 from timers.wire.formats import RequestRecord
 
@@ -32,7 +32,7 @@ def test_all_records_of_a_partition_go_to_one_bucket_as_they_are() -> None:
         for topic, partition in (("r", 1), ("r", 2), ("ids", 1))
         for offset in (5, 6)
     ]
-    batch = pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(RECORD))
+    batch = pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(RECORD_SCHEMA))
     (out,) = packing(BUCKETS)([batch])
     found = {(row["bucket"], Arrivals.unpack(row["arrivals"]).tp) for row in out.to_pylist()}
     assert found == {(8, ("r", 1)), (3, ("r", 2)), (8, ("ids", 1))}

@@ -22,8 +22,8 @@ from timers.spark.audit import history
 from timers.spark.audit.anew import told_apart
 from timers.spark.audit.history import History
 from timers.spark.jobs import history as job
-from timers.spark.monitoring import AT_WORK_S, Monitor
-from timers.spark.storage import KNOWN_LAYOUT, LAYOUT
+from timers.spark.monitoring import MAX_WORK_S, Monitor
+from timers.spark.storage import KNOWN_LAYOUT, LAYOUT_PROPERTY
 from timers.wire.formats import future_by_id
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
@@ -156,7 +156,7 @@ def test_a_topic_is_as_often_made_anew_as_this_version_has_found_it_as_a_topic_o
     """Not once more for what is missing of the callbacks in it, or for what an earlier version found."""
     tables = History(spark, str(tmp_path))
     tables.open("app@cluster", keys=False)
-    gap = history.Gap("requests", 0, 0, 5, 1000, history.ANEW)
+    gap = history.Gap("requests", 0, 0, 5, 1000, history.TOPIC_MADE_ANEW)
     before = [gap._replace(until_ms=500), gap._replace(until_ms=600, role=history.OUTPUT)]
     tables.commit(1, "run", None, [*map(history.gap_row, before), {"event": history.MADE}])
     for batch in (2, 3):  # their first records have the same time
@@ -341,9 +341,9 @@ def test_tables_are_maintained_each_day_however_often_the_job_starts(
     assert start(None) == []
     assert start(1000) == ["SORT", "VACUUM END"]
     assert rows(spark, table).count() == 4
-    assert len(promised) == 2 and min(promised) > AT_WORK_S - 600, "an audit would end the job"
+    assert len(promised) == 2 and min(promised) > MAX_WORK_S - 600, "an audit would end the job"
     assert tables.known().again_s == 0, "an audit would wait for a job that has ended"
-    alter(spark, tables.timers, LAYOUT, KNOWN_LAYOUT + 1)
+    alter(spark, tables.timers, LAYOUT_PROPERTY, KNOWN_LAYOUT + 1)
     with pytest.raises(SettingsError, match=r"/timers' has the layout 2, and this version of kafka-timers knows 1: "):
         add(spark, audited, table)
 

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from tests.harness.system import System
 from timers.spark import kafka
-from timers.spark.columns import RECORD
+from timers.spark.columns import RECORD_SCHEMA
 from timers.wire.formats import LOG_APPEND_TIME
 
 pytestmark = pytest.mark.spark
@@ -31,7 +31,7 @@ def test_a_range_of_offsets_as_a_committed_reader_sees_it(
             producer.flush()
             producer.abort_transaction()
     frame = kafka.read(spark, system.settings, {topic: {0: 0, 1: 0}}, {topic: {0: 0, 1: 6}})
-    assert frame.schema == RECORD
+    assert frame.schema == RECORD_SCHEMA
     rows = sorted(frame.collect(), key=lambda row: row.offset)
     assert [(row.partition, row.offset, row.key, row.value) for row in rows] == [
         (1, 0, b"key", b"kept"),

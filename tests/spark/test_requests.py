@@ -104,7 +104,7 @@ EXPECTED = [
 ]
 
 
-REQUEST_NAMES = requests.REQUEST.names
+REQUEST_NAMES = requests.REQUEST_SCHEMA.names
 
 
 def size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
@@ -116,9 +116,9 @@ def test_each_record_is_what_its_request_format_says(spark: SparkSession) -> Non
         (topic, partition, offset, 1_600_000_000_000 + offset, 1, key, value, headers or None)
         for topic, partition, offset, key, value, headers in RECORDS
     ]
-    frame = spark.createDataFrame(rows, columns.RECORD).coalesce(1)
+    frame = spark.createDataFrame(rows, columns.RECORD_SCHEMA).coalesce(1)
     decoded = requests.decode(frame, enabled_formats(SETTINGS), LIMIT, NATIVE)
-    assert decoded.schema == requests.REQUEST
+    assert decoded.schema == requests.REQUEST_SCHEMA
     sizes: dict[tuple[object, ...], int] = {
         row[:3]: size(*record[3:]) for row, record in zip(rows, RECORDS, strict=True)
     }
@@ -133,7 +133,7 @@ def test_each_record_is_read_at_its_feature_level(spark: SparkSession) -> None:
     """Partition 0 has timers that repeat from offset 6 on."""
     headers = [(h.TIMER_TOPIC, b"orders"), (h.TIMER_REPEAT, b"every=10")]
     rows = [(BY_ID, partition, offset, 0, 1, b"id", b"{}", headers) for partition in (0, 1) for offset in (5, 6)]
-    frame = spark.createDataFrame(rows, columns.RECORD).coalesce(1)
+    frame = spark.createDataFrame(rows, columns.RECORD_SCHEMA).coalesce(1)
     raised = {(BY_ID, 0): Progress(6).with_setting(FEATURE_LEVEL, REPEATS_LEVEL)}
     decoded = requests.decode(frame, enabled_formats(SETTINGS), LIMIT, NATIVE, raised)
     found = {(row.partition, row.offset): (row.kind, row.code, row.callback_topic) for row in decoded.collect()}
@@ -144,7 +144,7 @@ def test_each_record_is_read_at_its_feature_level(spark: SparkSession) -> None:
 def test_records_above_a_cut_have_other_names_than_those_that_the_log_has_lost(spark: SparkSession) -> None:
     """Their callbacks have these names [I28]."""
     rows = [(NATIVE, 0, offset, 0, 1, b"1700000000", VALUE, None) for offset in (5, 6)]
-    frame = spark.createDataFrame(rows, columns.RECORD).coalesce(1)
+    frame = spark.createDataFrame(rows, columns.RECORD_SCHEMA).coalesce(1)
     cut = {(NATIVE, 0): Cut(6).applied_to(Progress(9))}
     decoded = requests.decode(frame, enabled_formats(SETTINGS), LIMIT, NATIVE, cut)
     names = {(row.timer_id, row.request) for row in decoded.collect()}
@@ -195,7 +195,7 @@ def test_a_callback_has_the_hash_of_its_request(spark: SparkSession) -> None:
         if (topic, offset) in callbacks and partition == 0
     ]
     decoded = requests.decode(
-        spark.createDataFrame(asked, columns.RECORD).coalesce(1), enabled_formats(SETTINGS), LIMIT, NATIVE
+        spark.createDataFrame(asked, columns.RECORD_SCHEMA).coalesce(1), enabled_formats(SETTINGS), LIMIT, NATIVE
     )
     expected = {(row.topic, row.offset): row.content for row in decoded.collect()}
     ours: Headers = [(h.TIMER_SOURCE, b"x"), (h.TIMER_ID, b"x"), (h.TIMER_DUE, b"1"), (h.TIMER_FIRED, b"2")]
@@ -218,7 +218,9 @@ def test_a_callback_has_the_hash_of_its_request(spark: SparkSession) -> None:
     parts = columns.parts(F.col("topic"), F.col("key"), F.col("value"), NATIVE)
     each = (columns.part(parts, place) for place in (2, 1, 0))
     found = (
-        spark.createDataFrame(fired, columns.RECORD).select(hash.alias("hash"), F.array(*each).alias("parts")).collect()
+        spark.createDataFrame(fired, columns.RECORD_SCHEMA)
+        .select(hash.alias("hash"), F.array(*each).alias("parts"))
+        .collect()
     )
     hashes = [row.hash for row in found]
     assert hashes[: len(callbacks)] == [expected[place] for place in callbacks]
@@ -249,5 +251,7 @@ def test_the_depth_of_a_chain_is_counted_by_the_engine(spark: SparkSession) -> N
         for depth in (None, [(h.DEPTH, b"1")], [(h.DEPTH, b"2")])
     ]
     hash = columns.content(F.col("topic"), F.col("key"), F.col("value"), NATIVE)
-    hashes = [row.hash for row in spark.createDataFrame(asked, columns.RECORD).select(hash.alias("hash")).collect()]
+    hashes = [
+        row.hash for row in spark.createDataFrame(asked, columns.RECORD_SCHEMA).select(hash.alias("hash")).collect()
+    ]
     assert len(set(hashes[:3])) == 1 and len(set(hashes[3:])) == 3

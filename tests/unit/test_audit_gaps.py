@@ -8,7 +8,19 @@ from timers.core.fired import PAUSE, Hold, Holds, Moment
 from timers.core.keys import MAX_OFFSET
 from timers.core.progress import Progress
 from timers.spark.audit import gaps
-from timers.spark.audit.gaps import DELETED, HELD, MOVED, NO_LETTERS, NO_TOPIC, OPEN, Gap, Gaps, Scope, Span, Timer
+from timers.spark.audit.gaps import (
+    HELD,
+    MOVED,
+    NO_LETTERS,
+    NO_TOPIC,
+    OPEN_TRANSACTION,
+    RECORDS_DELETED,
+    Gap,
+    Gaps,
+    Scope,
+    Span,
+    Timer,
+)
 from timers.wire.key_partition import partitions_of
 
 DUE = 1_700_000_000
@@ -44,11 +56,11 @@ def test_a_timer_is_lost_if_all_records_are_visible() -> None:
 
 @pytest.mark.parametrize(
     ("partition", "until_ms", "why"),
-    [(MINE, AFTER, DELETED), (MINE, BEFORE, None), (OTHER, NOW, None)],
+    [(MINE, AFTER, RECORDS_DELETED), (MINE, BEFORE, None), (OTHER, NOW, None)],
     ids=["deleted since", "deleted before", "deleted in another partition"],
 )
 def test_deleted_callbacks_count_by_partition_and_age(partition: int, until_ms: int, why: str | None) -> None:
-    assert gaps_of({partition: Gap(until_ms, DELETED)}).why(timer()) == why
+    assert gaps_of({partition: Gap(until_ms, RECORDS_DELETED)}).why(timer()) == why
 
 
 @pytest.mark.parametrize("cold", [False, True])
@@ -66,25 +78,27 @@ def test_a_timer_that_is_held_is_not_lost(cold: bool) -> None:
 
 
 def test_a_late_request_cannot_have_fired_before_it_was_accepted() -> None:
-    gone = gaps_of({MINE: Gap(AFTER, DELETED)})
-    assert gone.why(timer(accepted_ms=AFTER - 1)) == DELETED
+    gone = gaps_of({MINE: Gap(AFTER, RECORDS_DELETED)})
+    assert gone.why(timer(accepted_ms=AFTER - 1)) == RECORDS_DELETED
     assert gone.why(timer(accepted_ms=AFTER)) is None
 
 
 def test_a_callback_without_a_key_goes_to_the_partition_of_its_offset() -> None:
-    gone = gaps_of({2: Gap(NOW, DELETED)})
-    assert gone.why(timer(key=None, offset=6)) == DELETED
+    gone = gaps_of({2: Gap(NOW, RECORDS_DELETED)})
+    assert gone.why(timer(key=None, offset=6)) == RECORDS_DELETED
     assert gone.why(timer(key=None, offset=7)) is None
-    assert gone.why(timer(key=None, offset=7, moved=True)) == DELETED, "its offset on the retry topic is not known"
+    assert gone.why(timer(key=None, offset=7, moved=True)) == RECORDS_DELETED, (
+        "its offset on the retry topic is not known"
+    )
 
 
 def test_dead_letters_may_be_gone_too() -> None:
     (partition,) = partitions_of([b"%d" % DUE], 2)
-    assert gaps_of(letters={partition: Gap(NOW, DELETED)}).why(timer()) == NO_LETTERS
-    assert gaps_of(letters={1 - partition: Gap(NOW, DELETED)}).why(timer()) is None
+    assert gaps_of(letters={partition: Gap(NOW, RECORDS_DELETED)}).why(timer()) == NO_LETTERS
+    assert gaps_of(letters={1 - partition: Gap(NOW, RECORDS_DELETED)}).why(timer()) is None
     rejected = timer(topic=None, key=None, due_s=None, record_key=None)
-    assert gaps_of(letters={1: Gap(rejected.accepted_ms + 1, DELETED)}).why(rejected) == NO_LETTERS
-    assert gaps_of(letters={1: Gap(rejected.accepted_ms, DELETED)}).why(rejected) is None
+    assert gaps_of(letters={1: Gap(rejected.accepted_ms + 1, RECORDS_DELETED)}).why(rejected) == NO_LETTERS
+    assert gaps_of(letters={1: Gap(rejected.accepted_ms, RECORDS_DELETED)}).why(rejected) is None
 
 
 def test_topics_that_do_not_exist_show_nothing() -> None:
@@ -100,7 +114,7 @@ def test_what_was_moved_to_another_app_is_not_called_lost() -> None:
 
 
 def test_a_timer_may_have_been_put_off_in_an_open_transaction() -> None:
-    assert gaps_of(retries=Gap(NOW, OPEN)).why(timer()) == OPEN
+    assert gaps_of(retries=Gap(NOW, OPEN_TRANSACTION)).why(timer()) == OPEN_TRANSACTION
 
 
 def test_requests_that_do_not_exist_any_more_are_named_only_in_scope() -> None:
@@ -110,10 +124,10 @@ def test_requests_that_do_not_exist_any_more_are_named_only_in_scope() -> None:
         return [each.code for each in found]
 
     assert codes(Scope(), 0, 0) == []
-    assert codes(Scope(), 10, 10) == [DELETED]
+    assert codes(Scope(), 10, 10) == [RECORDS_DELETED]
     assert codes(Scope(from_ms=5), 11, 10) == [], "a record before the scope is left"
     assert codes(Scope(ranges={"requests": {0: range(10, 20)}}), 10, 10) == []
-    assert codes(Scope(ranges={"requests": {0: range(9, 20)}}), 10, 10) == [DELETED]
+    assert codes(Scope(ranges={"requests": {0: range(9, 20)}}), 10, 10) == [RECORDS_DELETED]
 
 
 def test_requests_behind_an_open_transaction_are_named_only_in_scope() -> None:
@@ -122,7 +136,7 @@ def test_requests_behind_an_open_transaction_are_named_only_in_scope() -> None:
         return [each.code for each in gaps.open_requests(scope, span, {"requests": {0: high}})]
 
     assert codes(Scope(), 90, 90) == []
-    assert codes(Scope(), 90, 93) == [OPEN]
+    assert codes(Scope(), 90, 93) == [OPEN_TRANSACTION]
     assert codes(Scope(to_ms=5), 80, 93) == []
     assert codes(Scope(ranges={"requests": {0: range(90)}}), 90, 93) == []
-    assert codes(Scope(ranges={"requests": {0: range(91)}}), 90, 93) == [OPEN]
+    assert codes(Scope(ranges={"requests": {0: range(91)}}), 90, 93) == [OPEN_TRANSACTION]

@@ -33,7 +33,15 @@ from timers.spark.audit.findings import (
     Shown,
     span_for,
 )
-from timers.spark.audit.gaps import DELETED, NO_SOURCE, OPEN, OTHER_TOPIC, UNPLACED, Reason, Unplaced
+from timers.spark.audit.gaps import (
+    NO_SOURCE,
+    OPEN_TRANSACTION,
+    OTHER_TOPIC,
+    RECORDS_DELETED,
+    UNPLACED,
+    Reason,
+    Unplaced,
+)
 from timers.spark.audit.history import Gap, Known, Position
 from timers.spark.audit.outcomes import FAULTS, Moment
 from timers.spark.jobs import day_audit
@@ -200,10 +208,10 @@ def test_outputs_of_no_request_are_counted_beside_the_verdict() -> None:
 def test_the_three_verdicts_have_their_own_exit_codes() -> None:
     """A fault counts more than what cannot be decided."""
     clean, faulty, hidden, gone = findings(), findings(lost=[offender("a")]), findings(), findings()
-    hidden.gaps = [Reason(OPEN, "timer-request/0 has 3 records behind an open transaction")]
+    hidden.gaps = [Reason(OPEN_TRANSACTION, "timer-request/0 has 3 records behind an open transaction")]
     for each in (gone, both := findings(lost=[offender("a")])):
-        each.undecided = Counter({DELETED: 1})
-        each.undecided_listed = {DELETED: [offender("b", fault=DELETED)]}
+        each.undecided = Counter({RECORDS_DELETED: 1})
+        each.undecided_listed = {RECORDS_DELETED: [offender("b", fault=RECORDS_DELETED)]}
     verdicts = [each.verdict for each in (clean, faulty, hidden, gone, both)]
     assert verdicts == ["clean", "faulty", "undecided", "undecided", "faulty"]
     assert [report.EXIT_CODES[verdict] for verdict in verdicts] == [0, 3, 4, 4, 3]
@@ -213,7 +221,7 @@ def test_the_three_verdicts_have_their_own_exit_codes() -> None:
         page = Page(report.page(each, SETTINGS))
         assert page.open == [] and ("open transaction" in page.text or "1 undecided: records-deleted" in page.text)
     decoded = report.as_json(both)
-    assert decoded["undecided"]["timers"] == {DELETED: ["b"]} and decoded["offenders"] == {"lost": ["a"]}
+    assert decoded["undecided"]["timers"] == {RECORDS_DELETED: ["b"]} and decoded["offenders"] == {"lost": ["a"]}
 
 
 class SimTopics(TopicOffsets):
@@ -232,7 +240,7 @@ def test_a_gap_of_the_history_that_is_accepted_leaves_the_verdict_as_it_is() -> 
     known = Known(1, {("request", "timer-request", 0): place, ("output", "orders", 0): place}, 1, 0)
     gaps = [Gap(topic, 0, 3, 7, 0, "records-deleted") for topic in ("timer-request", "orders")]
     (reason,) = day_audit._reasons(known, gaps, SimTopics())
-    assert reason.code == DELETED and "timer-request/0 at offsets 3 to 7" in reason.text
+    assert reason.code == RECORDS_DELETED and "timer-request/0 at offsets 3 to 7" in reason.text
     assert "`timers spark history --accept-gaps`" in reason.text
     accepted = [gap._replace(is_accepted=True) for gap in gaps]
     assert list(day_audit._reasons(known, accepted, SimTopics())) == []
@@ -350,7 +358,7 @@ def test_a_day_is_replaced_by_a_whole_audit_only_and_a_trend_is_of_one_kind(tmp_
 
 
 def test_of_many_reports_only_the_newest_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "MAX_DAYS", 2)
+    monkeypatch.setattr(report, "MAX_TREND_DAYS", 2)
     for day in (1, 2, 3):
         (tmp_path / f"2030-01-0{day}.json").write_text(json.dumps(report.as_json(findings())))
     (tmp_path / "2030-01-01.json").unlink()

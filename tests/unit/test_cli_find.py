@@ -130,7 +130,7 @@ def test_a_timer_whose_next_occurrence_is_just_read_is_cancelled(use: Any, run: 
 
 def test_a_command_does_not_keep_all_that_it_has_cancelled(constants: Constants) -> None:
     """It may be many millions, in the pod of a worker."""
-    constants(command, _KEPT=2)
+    constants(command, _MAX_CANCELLED_REMEMBERED=2)
     asked = command._Asked()
     asked.add("changed", is_cancelled=False)
     for number in range(5):

@@ -8,7 +8,7 @@ import pytest
 from tests.harness.console_pages import ANSWERS, LOST
 from timers.console.figures import DO_NOT_FIRE, FIRE, NOT_KNOWN, judged
 from timers.console.problems import Problem
-from timers.console.web.board import KEPT_S, KNOWN_S, Board, findings, lag_s
+from timers.console.web.board import FIGURES_CURRENT_S, KEPT_S, Board, findings, lag_s
 
 OTHER: dict[str, Any] = {**ANSWERS, "id": "w2", "firing": ["t/1"]}
 BEFORE: dict[str, Any] = {"id": "w2", "ready": True, "tick_age_s": 0.1, "firing": ["t/1"], "assigned": {"t": [1]}}
@@ -118,17 +118,17 @@ async def test_a_first_paint_does_not_wait_for_newer_figures() -> None:
     async def look(good_s: float) -> Any:
         return await board.look(workers.ask, lambda: workers.now_s, 1.0, good_s)
 
-    await look(KNOWN_S)
+    await look(FIGURES_CURRENT_S)
     workers.now_s, workers.answers = 1002.0, [ANSWERS]
-    assert (await look(KNOWN_S)).at_s == 1000.0, "they are read meanwhile"
+    assert (await look(FIGURES_CURRENT_S)).at_s == 1000.0, "they are read meanwhile"
     await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
-    assert (await look(KNOWN_S)).at_s == 1002.0
+    assert (await look(FIGURES_CURRENT_S)).at_s == 1002.0
     workers.now_s = 1006.0
-    assert (await look(KNOWN_S)).at_s == 1006.0, "older ones are not those of now"
+    assert (await look(FIGURES_CURRENT_S)).at_s == 1006.0, "older ones are not those of now"
     workers.now_s, workers.fails = 1010.0, True
-    assert not (await look(KNOWN_S)).is_known
+    assert not (await look(FIGURES_CURRENT_S)).is_known
     workers.now_s, workers.fails = 1011.5, False
-    assert (await look(KNOWN_S)).problem is None, "a problem is not shown again"
+    assert (await look(FIGURES_CURRENT_S)).problem is None, "a problem is not shown again"
 
 
 async def test_a_worker_that_does_not_answer_keeps_what_it_said_last() -> None:

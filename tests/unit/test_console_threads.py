@@ -291,7 +291,7 @@ async def test_waiting_changes_share_one_attempt_to_open_their_log(monkeypatch: 
 
 
 async def test_the_begin_of_a_stream_is_bounded(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> None:
-    consumer, counts = SimConsumer(), {"orders": 3, "many": topics_follower.MAX_PARTITIONS}
+    consumer, counts = SimConsumer(), {"orders": 3, "many": topics_follower.MAX_STREAM_PARTITIONS}
     monkeypatch.setattr(topics_follower, "reader", lambda *_, **__: consumer)
     monkeypatch.setattr(connection, "partitions_of", lambda _, reports, topic, timeout_s: counts[topic])
     cluster = KafkaCluster(SETTINGS)

@@ -123,7 +123,7 @@ def test_only_addresses_that_the_operator_trusts_are_asked(url: str, allowed: bo
 
 async def test_counts_are_taken_page_by_page_for_a_time(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> None:
     cluster = SimCluster()
-    constants(worker_pages, QUICK_S=1000.0)
+    constants(worker_pages, FIRST_COUNT_S=1000.0)
     async with console(cluster) as client:
         for number in range(150):
             body = {"topic": "t", "value": "", "at": 1_900_000_000 + number, "id": f"{number:05}"}
@@ -132,7 +132,7 @@ async def test_counts_are_taken_page_by_page_for_a_time(monkeypatch: pytest.Monk
         _, whole = await answer_of(client, "GET", "/v1/pending?by=hour")
         assert whole["complete"] and sum(each["timers"] for each in whole["counts"]) == 150
         assert all(each["from"] % 3600 == 0 for each in whole["counts"])
-        constants(worker_pages, QUICK_S=-1.0)
+        constants(worker_pages, FIRST_COUNT_S=-1.0)
         _, first = await answer_of(client, "GET", "/v1/pending?by=hour")
         assert first["complete"] is False and sum(each["timers"] for each in first["counts"]) == 100
         _, second = await answer_of(client, "GET", f"/v1/pending?by=hour&cursor={first['next']}")

@@ -282,8 +282,8 @@ def test_times_of_96_bits_are_those_of_each_century(tmp_path: Path) -> None:
 def test_large_rows_are_read_in_batches_of_limited_size(tmp_path: Path, constants: Constants, name: str) -> None:
     """With 10,000 of them in one, Arrow has no column that is large enough."""
     limit, path, value_bytes = 100_000, tmp_path / name, 1000
-    constants(columns, BATCH_BYTES=limit)
-    constants(rows, BATCH_BYTES=limit)
+    constants(columns, MAX_BATCH_BYTES=limit)
+    constants(rows, MAX_BATCH_BYTES=limit)
     rejected = [{"due": 0, "topic": "orders", "value": "r" * value_bytes}] * 150
     cells = [{"due": DUE, "topic": "orders", "value": f"{n:0{value_bytes}}"} for n in range(150)] + rejected
     if name == "a.parquet":

@@ -27,7 +27,7 @@ from timers.errors import CheckpointMismatch, StoreInUse
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
 from timers.process.config.settings import Settings
 from timers.process.partition_metrics import PartitionMetrics
-from timers.spark.engine.bucket import ANCHORS, FORMAT, Bucket, BucketState
+from timers.spark.engine.bucket import ANCHORS, STATE_FORMAT, Bucket, BucketState
 from timers.spark.engine.machines import Known, MachineRun, ProducerOpening, Read, RunningMachine
 from timers.spark.engine.questions import Question
 
@@ -361,9 +361,9 @@ def test_anchors_of_machines_that_are_gone_are_forgotten() -> None:
 
 def test_a_state_of_another_format_is_refused() -> None:
     encoded = BucketState().encode()
-    assert encoded[1] == FORMAT
-    with pytest.raises(CheckpointMismatch, match=f"has format {FORMAT - 1}, not {FORMAT}"):
-        BucketState.decode(encoded[:1] + bytes([FORMAT - 1]) + encoded[2:])
+    assert encoded[1] == STATE_FORMAT
+    with pytest.raises(CheckpointMismatch, match=f"has format {STATE_FORMAT - 1}, not {STATE_FORMAT}"):
+        BucketState.decode(encoded[:1] + bytes([STATE_FORMAT - 1]) + encoded[2:])
 
 
 # ---- a batch that cannot be read ------------------------------------------------------------------------------------

@@ -9,10 +9,10 @@ import pytest
 from timers.kafka import clients
 from timers.kafka.topic_offsets import Offsets
 from timers.process.config.settings import Settings
-from timers.spark.audit.history import ANEW, CUT, DELETED, REQUEST, Gap, Known, Position
+from timers.spark.audit.history import LOG_CUT, RECORDS_DELETED, REQUEST, TOPIC_MADE_ANEW, Gap, Known, Position
 from timers.spark.jobs import history as job
 from timers.spark.jobs.history import FRESH_S, IDLE_S, Params, Total, _Job
-from timers.spark.monitoring import AT_WORK_S, Monitor
+from timers.spark.monitoring import MAX_WORK_S, Monitor
 
 TOPIC, NOW_MS, FIRST_MS = "requests", 5000, 4000
 GONE = "deleted"
@@ -95,9 +95,9 @@ def test_what_a_topic_that_was_made_anew_lacks_begins_where_its_last_log_was_rea
     """However long the new log is. That may lack its first records, too."""
     found = plan({0: (7, 9, "01"), 1: (4, 4, "01")}, {0: 0, 1: 2}, {0: 3, 1: 6})
     assert found.gaps == [
-        Gap(TOPIC, 0, 7, 9, FIRST_MS, ANEW, REQUEST),
-        Gap(TOPIC, 1, 4, 4, FIRST_MS, ANEW, REQUEST),
-        Gap(TOPIC, 1, 0, 2, 3000, DELETED, REQUEST),
+        Gap(TOPIC, 0, 7, 9, FIRST_MS, TOPIC_MADE_ANEW, REQUEST),
+        Gap(TOPIC, 1, 4, 4, FIRST_MS, TOPIC_MADE_ANEW, REQUEST),
+        Gap(TOPIC, 1, 0, 2, 3000, RECORDS_DELETED, REQUEST),
     ]
     assert (found.starts, found.ends) == ({TOPIC: {0: 0, 1: 2}}, {TOPIC: {0: 3, 1: 6}})
     assert found.gaps[0].offsets == "from 7 on", "where it ended is not known"
@@ -111,7 +111,7 @@ def test_a_partition_that_a_topic_has_no_more_is_a_gap_and_is_not_read() -> None
 
 def test_a_log_that_has_lost_its_end_lacks_what_was_read_of_it() -> None:
     found = plan({0: (7, 9, "02")}, {0: 0}, {0: 3})
-    assert found.gaps == [Gap(TOPIC, 0, 3, 9, NOW_MS, CUT, REQUEST)]
+    assert found.gaps == [Gap(TOPIC, 0, 3, 9, NOW_MS, LOG_CUT, REQUEST)]
     assert found.starts == {TOPIC: {0: 3}} and found.gaps[0].offsets == "3 to 9"
 
 
@@ -205,7 +205,7 @@ def test_upkeep_and_a_make_of_all_timers_may_take_hours(monkeypatch: pytest.Monk
     made: Any = _Job(spark, Settings.load({}), Params("t"), sim, print, Total(), Event(), 10, monitor)  # type: ignore[arg-type]
 
     def make(*_: Any) -> int:
-        now_s[0] += AT_WORK_S - 60
+        now_s[0] += MAX_WORK_S - 60
         assert list(monitor.unlive()) == []
         assert list(monitor.unready()) != [], "it reads nothing"
         return 0
@@ -215,5 +215,5 @@ def test_upkeep_and_a_make_of_all_timers_may_take_hours(monkeypatch: pytest.Monk
     with made.at_work():
         make()
     assert list(monitor.unlive()) == []
-    now_s[0] += AT_WORK_S - 60
+    now_s[0] += MAX_WORK_S - 60
     assert list(monitor.unlive()) != [], "nothing is at work"

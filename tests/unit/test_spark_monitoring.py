@@ -13,7 +13,7 @@ from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
 from timers.errors import SettingsError
 from timers.spark.monitoring import (
-    AT_WORK_S,
+    MAX_WORK_S,
     METRICS,
     SHARED,
     UNLIVE_S,
@@ -72,7 +72,7 @@ def test_a_job_at_long_work_is_not_ready_and_works() -> None:
     with monitor.at_work():
         clock.now_s += 600
         assert list(monitor.unready()) and monitor.works() and not list(monitor.unlive())
-        clock.now_s += AT_WORK_S
+        clock.now_s += MAX_WORK_S
         assert not monitor.works() and list(monitor.unlive())
     assert not monitor.works(), "it has not read its topics yet"
     monitor.looked()

@@ -27,7 +27,7 @@ from timers.kafka import group_access
 from timers.kafka.aiokafka_internals.group import DescribedGroup, Member
 from timers.process.config.settings import Settings
 from timers.spark.engine import query, start
-from timers.spark.engine.bucket import FORMAT
+from timers.spark.engine.bucket import STATE_FORMAT
 from timers.spark.engine.query import Plan
 
 SETTINGS = Settings(id_topic="")
@@ -150,7 +150,7 @@ def plan(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 def test_the_engine_waits_for_a_leader_that_changes(plan: Any, tmp_path: Path) -> None:
     made = plan(Log(failures=3))
-    path = f"{tmp_path}/state-{FORMAT}-2"
+    path = f"{tmp_path}/state-{STATE_FORMAT}-2"
     assert made == Plan(path, 2, 1000, CLUSTER, {TP: 0}, {TP: Progress()}, 7)
 
 
@@ -182,7 +182,7 @@ def test_a_new_query_starts_where_the_progress_ends(plan: Any, low: int, progres
 
 
 def test_no_checkpoint_is_deleted_if_the_log_has_lost_what_it_may_have(plan: Any, tmp_path: Path) -> None:
-    used, older = checkpoint(tmp_path, f"state-{FORMAT}-2"), checkpoint(tmp_path, f"state-{FORMAT - 1}-2")
+    used, older = checkpoint(tmp_path, f"state-{STATE_FORMAT}-2"), checkpoint(tmp_path, f"state-{STATE_FORMAT - 1}-2")
     with pytest.raises(LogMismatch, match="it has no progress"):
         plan(Log(progress=READ_BEFORE, mismatches=1), anew=True)
     assert used.exists() and older.exists()
@@ -191,8 +191,8 @@ def test_no_checkpoint_is_deleted_if_the_log_has_lost_what_it_may_have(plan: Any
 
 
 def test_a_check_leaves_checkpoints_in_use_alone(plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    older = checkpoint(tmp_path, f"state-{FORMAT - 1}-2")
-    used = checkpoint(tmp_path, f"state-{FORMAT}-2", planned=3, ended=2)
+    older = checkpoint(tmp_path, f"state-{STATE_FORMAT - 1}-2")
+    used = checkpoint(tmp_path, f"state-{STATE_FORMAT}-2", planned=3, ended=2)
     monkeypatch.setattr(start, "ProgressLog", lambda *_: Log(progress=READ_BEFORE))
     found, _, _ = start.Start(SPARK, SETTINGS, str(tmp_path), 2, 2, 1000).check(CLUSTER)
     assert (found.path, found.replaced) == (str(used), (str(older),))
@@ -200,16 +200,16 @@ def test_a_check_leaves_checkpoints_in_use_alone(plan: Any, tmp_path: Path, monk
 
 
 def test_a_checkpoint_that_cannot_be_used_is_deleted_if_the_log_is_complete(plan: Any, tmp_path: Path) -> None:
-    used = checkpoint(tmp_path, f"state-{FORMAT}-2")
+    used = checkpoint(tmp_path, f"state-{STATE_FORMAT}-2")
     assert plan(Log(progress=READ_BEFORE), anew=True).checkpoint == str(used)
     assert not used.exists()
-    used = checkpoint(tmp_path, f"state-{FORMAT}-2")
+    used = checkpoint(tmp_path, f"state-{STATE_FORMAT}-2")
     assert plan(Log(progress=READ_BEFORE), buckets=4).buckets == 4
     assert not used.exists()
 
 
 def test_a_start_that_accepts_a_loss_uses_no_checkpoint_of_the_log_before(plan: Any, tmp_path: Path) -> None:
-    used = checkpoint(tmp_path, f"state-{FORMAT}-2")
+    used = checkpoint(tmp_path, f"state-{STATE_FORMAT}-2")
     before = plan(Log(progress=READ_BEFORE.shortened(30)))
     assert (before.starts, before.is_new, used.exists()) == ({TP: 30}, False, True), "it was accepted before"
     made = plan(Log(progress=READ_BEFORE, cut=30))
@@ -219,18 +219,18 @@ def test_a_start_that_accepts_a_loss_uses_no_checkpoint_of_the_log_before(plan: 
 
 def test_of_two_checkpoints_the_newer_one_is_used(plan: Any, tmp_path: Path) -> None:
     for buckets, changed_s in ((8, 5), (3, 6), (5, 4)):
-        os.utime(checkpoint(tmp_path, f"state-{FORMAT}-{buckets}"), (changed_s, changed_s))
+        os.utime(checkpoint(tmp_path, f"state-{STATE_FORMAT}-{buckets}"), (changed_s, changed_s))
     assert plan(Log(progress=READ_BEFORE), buckets=None).buckets == 3
 
 
 def test_a_checkpoint_of_which_nothing_was_planned_is_a_new_one(plan: Any, tmp_path: Path) -> None:
-    used = checkpoint(tmp_path, f"state-{FORMAT}-2", planned=0)
+    used = checkpoint(tmp_path, f"state-{STATE_FORMAT}-2", planned=0)
     plan(Log(progress=READ_BEFORE))
     assert not used.exists()
 
 
 def test_a_micro_batch_that_has_not_ended_is_planned_again(plan: Any, tmp_path: Path) -> None:
-    used = checkpoint(tmp_path, f"state-{FORMAT}-2", planned=3, ended=2)
+    used = checkpoint(tmp_path, f"state-{STATE_FORMAT}-2", planned=3, ended=2)
     plan(Log(progress=READ_BEFORE))
     assert sorted(path.name for path in (used / "offsets").iterdir()) == ["0", "1"]
 
@@ -314,7 +314,7 @@ def test_the_engine_ends_when_workers_have_taken_over(monkeypatch: pytest.Monkey
 
 def test_a_checkpoint_of_another_app_is_refused_and_kept(plan: Any, tmp_path: Path) -> None:
     plan(Log())
-    used = checkpoint(tmp_path, f"state-{FORMAT}-2")
+    used = checkpoint(tmp_path, f"state-{STATE_FORMAT}-2")
     plan(Log(progress=READ_BEFORE))  # as after kill -9
     other = SimpleNamespace(cluster_id="cluster-2", partitions={TOPIC: 1}, topic_ids={})
     for options in ({"settings": Settings(id_topic="", app_id="other")}, {"cluster": other}):

@@ -13,7 +13,7 @@ import click
 from timers.cli.output import Output, output_option, say
 from timers.cli.reach import WorkerToAsk, load_settings, traced, worker_option
 from timers.cli.repeats import say_zone_data
-from timers.cli.timers import AGAIN_S, AT_ONCE, Pages, warn_of_missing_topics
+from timers.cli.timers import CANCELS_IN_FLIGHT, NEXT_OCCURRENCE_S, Pages, warn_of_missing_topics
 from timers.core.grouping import groups
 from timers.errors import InvalidTimerError, QueryError, TimersError
 from timers.process.counted import counted
@@ -165,7 +165,7 @@ def _present(asking: WorkerToAsk, asked: WantedSet, *, prune: bool) -> tuple[dic
 def _read(asking: WorkerToAsk, asked: WantedSet, *, with_values: bool, prune: bool) -> dict[str, Timer]:
     present = _listed(asking, asked, with_values)
     if prune:  # no list has a timer that fires just now: its next occurrence is not read yet
-        time.sleep(AGAIN_S)
+        time.sleep(NEXT_OCCURRENCE_S)
         present |= _listed(asking, asked, with_values)
     for id in asked.timers.keys() - present.keys():
         timer = _found(asking, id, with_values)
@@ -196,9 +196,9 @@ def _found(asking: WorkerToAsk, id: str, with_values: bool) -> Timer | None:
             return timers[0]
         if timers[0]["state"] == wire.PENDING and "topic" in timers[0]:  # else the next occurrence is not read yet
             return timers[0]
-        if timers[0].get("due", 0) < time.time() - TRIES * AGAIN_S:  # it was a single one
+        if timers[0].get("due", 0) < time.time() - TRIES * NEXT_OCCURRENCE_S:  # it was a single one
             return None
-        time.sleep(AGAIN_S)
+        time.sleep(NEXT_OCCURRENCE_S)
     return None
 
 
@@ -225,7 +225,7 @@ def _summary(steps: list[Step], would: str = "") -> str:
 
 def _carry_out(brokers: str, asked: WantedSet, steps: list[Step], output: Output) -> int:
     results: Counter[str] = Counter()
-    for group in groups(steps, lambda step: 1, AT_ONCE, AT_ONCE):
+    for group in groups(steps, lambda step: 1, CANCELS_IN_FLIGHT, CANCELS_IN_FLIGHT):
         for step, result in zip(group, asyncio.run(_send(brokers, asked.timers, group)), strict=True):
             if isinstance(result, TimersError):
                 results["without a verdict"] += 1

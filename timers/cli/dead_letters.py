@@ -254,14 +254,14 @@ class Words(NamedTuple):
     done: str
 
 
-REQUESTS = Words("request", "to publish again", "Publish {} again?", "published again")
+REQUEST_WORDS = Words("request", "to publish again", "Publish {} again?", "published again")
 
 
 def publish_again(
     settings: Settings,
     letter_filter: LetterFilter,
     output: Output,
-    words: Words = REQUESTS,
+    words: Words = REQUEST_WORDS,
     *,
     dry_run: bool,
     force: bool,
@@ -284,7 +284,7 @@ def publish_again(
         preview = plan.preview()
         _say_foreign(log)
         # A message that is put back on its queue is always overdue.
-        says_overdue = words is REQUESTS and preview.overdue
+        says_overdue = words is REQUEST_WORDS and preview.overdue
         overdue = f", {preview.overdue:,} of them overdue: they fire at once" if says_overdue else ""
         number = counted(preview.requests, words.what)
         say(f"{number} {words.to_do}{overdue}")
@@ -347,7 +347,7 @@ def dead(name: str, topic: str | None, limit: int, output: Output, **selection: 
     """
     settings = load_settings()
     letter_filter = letters_of(settings, name, topic, **selection)
-    show_letters(settings, letter_filter, limit, output, MESSAGES.done, (_COLUMNS, _WIDTHS, _cells))
+    show_letters(settings, letter_filter, limit, output, MESSAGE_WORDS.done, (_COLUMNS, _WIDTHS, _cells))
 
 
 def _cells(letter: Letter, mark: Mark | None) -> tuple[str, ...]:
@@ -362,7 +362,7 @@ def _cells(letter: Letter, mark: Mark | None) -> tuple[str, ...]:
     )
 
 
-MESSAGES = Words("message", "to put back", "Put {} back?", "put back")
+MESSAGE_WORDS = Words("message", "to put back", "Put {} back?", "put back")
 
 
 @click.command()
@@ -401,4 +401,4 @@ def redrive(
     settings = load_settings()
     names = frozenset(full_names(positions, settings.dead_letter_topic))
     letter_filter = letters_of(settings, name, topic, **selection, names=names)
-    publish_again(settings, letter_filter, output, MESSAGES, dry_run=dry_run, force=force, ask=not yes)
+    publish_again(settings, letter_filter, output, MESSAGE_WORDS, dry_run=dry_run, force=force, ask=not yes)

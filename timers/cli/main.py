@@ -16,7 +16,7 @@ import click
 
 from timers import __version__
 from timers.cli.lazy import LazyGroup, extra_of_missing_module
-from timers.cli.output import INTERRUPTED, flush, say_failure, say_usage
+from timers.cli.output import INTERRUPTED_EXIT_CODE, flush, say_failure, say_usage
 from timers.errors import TimersError
 from timers.process.limits import raise_open_files
 from timers.process.logs import make_safe
@@ -113,7 +113,7 @@ def main(args: Sequence[str] | None = None) -> int:
         say_usage(error)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        return INTERRUPTED
+        return INTERRUPTED_EXIT_CODE
     except BrokenPipeError:
         # The reader (`| head`) has ended. Python must not write to stdout at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import click
 
 from timers.cli.lazy import LazyGroup, extra_of_missing_module
-from timers.cli.output import INTERRUPTED, Output, metrics_options, output_option, say, say_metrics
+from timers.cli.output import INTERRUPTED_EXIT_CODE, Output, metrics_options, output_option, say, say_metrics
 from timers.client.config import id_topic_of
 from timers.client.outbox import DEFAULT_TABLE, DIALECTS
 from timers.client.outbox import schema as schema_of
@@ -99,4 +99,4 @@ def run(ctx: click.Context, url: str, table: str, metrics_port: int | None, metr
         relay.run(stop)
     say(f"stopped: {counted(relay.counters.sent, 'row')} sent")
     if signal.SIGINT in signals:
-        ctx.exit(INTERRUPTED)
+        ctx.exit(INTERRUPTED_EXIT_CODE)

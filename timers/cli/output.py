@@ -21,7 +21,7 @@ import click
 from timers.core.printable import printable
 from timers.process.hosts import in_url
 
-INTERRUPTED = 130
+INTERRUPTED_EXIT_CODE = 130
 """Exit code after Ctrl-C."""
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])

@@ -24,7 +24,7 @@ import click
 
 from timers.cli.lazy import LazyGroup, extra_of_missing_module
 from timers.cli.output import (
-    INTERRUPTED,
+    INTERRUPTED_EXIT_CODE,
     Output,
     argument_bytes,
     confirm,
@@ -429,7 +429,7 @@ def purge(name: str, topic: str | None, yes: bool, output: Output) -> None:
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-_THREADS_S = 5.0
+_LEFT_THREADS_S = 5.0
 """How long the process of a queue waits at its end for threads that its handlers have left."""
 
 
@@ -561,7 +561,7 @@ def run(
                 queue.run(handler, concurrency=concurrency, processes=processes or 0)
         _report_end(queue, name)
         if signal.SIGINT in signals:
-            ctx.exit(INTERRUPTED)
+            ctx.exit(INTERRUPTED_EXIT_CODE)
 
 
 async def _run_tasks(run: Awaitable[None]) -> None:
@@ -573,7 +573,8 @@ async def _run_tasks(run: Awaitable[None]) -> None:
 
 @contextmanager
 def _ending_in_time(queue: Queue) -> Iterator[None]:
-    """After the block, let threads in which handlers hang delay the end of the process by at most :data:`_THREADS_S`.
+    """After the block, let threads in which handlers hang delay the end of the process by at most
+    :data:`_LEFT_THREADS_S`.
 
     Python waits for threads of pools at its exit, and has no way to end one.
     """
@@ -585,7 +586,7 @@ def _ending_in_time(queue: Queue) -> Iterator[None]:
         raise
     finally:
         if queue.handlers.left:
-            timer = threading.Timer(_THREADS_S, os._exit, [code])
+            timer = threading.Timer(_LEFT_THREADS_S, os._exit, [code])
             timer.daemon = True
             timer.start()
 
@@ -638,7 +639,7 @@ def _stopper(queue: Queue, signals: list[int]) -> Callable[..., None]:
     def stop(number: int, _frame: object) -> None:
         signals.append(number)
         if queue.stopping:
-            os._exit(INTERRUPTED)
+            os._exit(INTERRUPTED_EXIT_CODE)
         queue.stop()
         os.write(2, b"stopping when the running functions have returned; a second signal ends this at once\n")
 

@@ -80,7 +80,7 @@ def _write_reports(
     from timers.spark.audit import report
 
     name, said = day.isoformat(), json.dumps({"kind": kind, **report.as_json(findings)}, indent=2)
-    dated = sorted(directory.glob("????-??-??.json"))[-report.MAX_DAYS :]
+    dated = sorted(directory.glob("????-??-??.json"))[-report.MAX_TREND_DAYS :]
     kept = {each.name: each.read_text("utf-8", "replace") for each in dated}
     if is_whole:
         kept[f"{name}.json"] = said

@@ -530,15 +530,16 @@ def cells(timer: Timer) -> tuple[str, ...]:
 
 _UNDECIDED = "undecided"
 
-AGAIN_S = 0.5
+NEXT_OCCURRENCE_S = 0.5
 """After this time the next occurrence of a timer that has just fired is read; with the engine on Spark, after the next
 micro-batch."""
 
-AT_ONCE = 500
+CANCELS_IN_FLIGHT = 500
 """Cancels that are written before their verdicts are awaited."""
 
-_KEPT = 100_000
-"""Some tens of seconds of cancels, and 10 MB: a list may still have what was cancelled so lately."""
+_MAX_CANCELLED_REMEMBERED = 100_000
+"""The newest cancels are remembered, in about 10 MB: a worker's list may still have a timer that was cancelled some
+tens of seconds ago."""
 
 
 @click.command()
@@ -628,8 +629,8 @@ def _cancel_all(settings: Settings, pages: Pages, timeout_s: float, output: Outp
 
 
 class _Asked:
-    """Which timers a command has asked to cancel. Of those that were cancelled it keeps the newest :data:`_KEPT`: the
-    others are no longer listed, and a list may have any number."""
+    """Which timers a command has asked to cancel. Of those that were cancelled it keeps the newest
+    :data:`_MAX_CANCELLED_REMEMBERED`: the others are no longer listed, and a list may have any number."""
 
     def __init__(self) -> None:
         self._others: set[str] = set()
@@ -640,7 +641,7 @@ class _Asked:
             self._others.add(id)
             return
         self._cancelled[id] = None
-        if len(self._cancelled) > _KEPT:
+        if len(self._cancelled) > _MAX_CANCELLED_REMEMBERED:
             self._cancelled.popitem(last=False)
 
     def __contains__(self, id: object) -> bool:
@@ -654,9 +655,14 @@ def _listed_twice(
     that repeats and fires just now, because its next occurrence is not read yet."""
     for counted_here in (left_out, Counter[str]()):
         listed = _cancellable(settings, pages, counted_here)
-        yield from groups((timer for timer in listed if timer["id"] not in asked), lambda timer: 1, AT_ONCE, AT_ONCE)
+        yield from groups(
+            (timer for timer in listed if timer["id"] not in asked),
+            lambda timer: 1,
+            CANCELS_IN_FLIGHT,
+            CANCELS_IN_FLIGHT,
+        )
         if counted_here is left_out:
-            time.sleep(AGAIN_S)
+            time.sleep(NEXT_OCCURRENCE_S)
 
 
 def _cancellable(settings: Settings, timers: Iterable[Timer], left_out: Counter[str]) -> Iterator[Timer]:

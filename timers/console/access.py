@@ -296,7 +296,7 @@ _LOGINS_PER_S, _LOGINS = 1.0, 60
 
 _ISSUER = "TIMERS_CONSOLE_OIDC_ISSUER"
 
-CHALLENGE = "WWW-Authenticate"
+WWW_AUTHENTICATE = "WWW-Authenticate"
 """A header; a browser that gets it asks for a password."""
 
 _LOGINS_TAKEN = 'Basic realm="timers", charset="UTF-8", Bearer realm="timers"'
@@ -565,7 +565,7 @@ def _address(text: str) -> _Address | None:
 
 def unknown(why: str = "log in with a password, a token or a certificate") -> Problem:
     """The answer to a request without a login."""
-    return Problem("login-missing", why, {CHALLENGE: _LOGINS_TAKEN})
+    return Problem("login-missing", why, {WWW_AUTHENTICATE: _LOGINS_TAKEN})
 
 
 def _of_certificate(request: web.Request) -> str | None:

@@ -26,7 +26,7 @@ from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.wire.topics import parse_source
 
-CONFIRM_S = 600.0
+CONFIRMATION_VALID_S = 600.0
 """How long a confirmation is valid."""
 
 
@@ -111,7 +111,7 @@ def handles(route: str) -> Callable[[Handler], Handler]:
 
 IF_MATCH, IF_NONE_MATCH, IDEMPOTENCY_KEY = "If-Match", "If-None-Match", "Idempotency-Key"
 
-CONDITIONS = (IF_MATCH, IF_NONE_MATCH, IDEMPOTENCY_KEY, "If-Unmodified-Since")
+CONDITION_HEADERS = (IF_MATCH, IF_NONE_MATCH, IDEMPOTENCY_KEY, "If-Unmodified-Since")
 """Headers that must not be ignored: a change without its condition is another change."""
 
 _ETAGS = re.compile(r'\*|(W/)?"[^"]*"([ \t]*,[ \t]*(W/)?"[^"]*")*')

@@ -14,7 +14,7 @@ from aiohttp import web
 from timers.console.call import Call, handles
 from timers.console.problems import Problem
 from timers.console.routes import EVENT_STREAM
-from timers.console.topics_follower import MAX_PARTITIONS, TopicsFollower
+from timers.console.topics_follower import MAX_STREAM_PARTITIONS, TopicsFollower
 from timers.errors import TimersError
 from timers.offline.fired import CallbackRecord
 
@@ -180,7 +180,7 @@ class _Stream:
 def _parse_id(text: str) -> list[list[int]]:
     """The offsets from which a stream goes on: a list for each topic, in the order of their names."""
     offsets = r"[0-9]{1,18}(,[0-9]{1,18})*"
-    if len(text) > MAX_PARTITIONS * 20 or not re.fullmatch(rf"{offsets}(;{offsets})*", text, re.ASCII):
+    if len(text) > MAX_STREAM_PARTITIONS * 20 or not re.fullmatch(rf"{offsets}(;{offsets})*", text, re.ASCII):
         raise Problem("cursor-invalid", "Last-Event-ID is not the id of an event of this stream")
     return [[int(offset) for offset in part.split(",")] for part in text.split(";")]
 

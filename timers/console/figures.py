@@ -14,7 +14,7 @@ from timers.wire.topics import partition_name
 
 FIRE, DO_NOT_FIRE, NOT_KNOWN = "fire", "do-not-fire", "not-known"
 
-SILENCE_S = 2.0
+SILENT_AFTER_S = 2.0
 """What has said nothing for this long is not known. A tick comes every second, and a worker answers in milliseconds."""
 
 
@@ -29,7 +29,8 @@ class FiringState(NamedTuple):
 def judged(workers: Iterable[Mapping[str, Any]], taken: str = "") -> FiringState:
     """Whether all timers fire.
 
-    Each partition must be one that a worker fires that has just answered and has had a tick within :data:`SILENCE_S`.
+    Each partition must be one that a worker fires that has just answered and has had a tick within
+    :data:`SILENT_AFTER_S`.
 
     Args:
         workers: all members of the group, as ``/v1/workers`` shows them.
@@ -68,7 +69,7 @@ def judged(workers: Iterable[Mapping[str, Any]], taken: str = "") -> FiringState
 
 def is_silent(worker: Mapping[str, Any]) -> bool:
     """Whether it is not known what a worker fires now: it did not answer, or has had no tick for a while."""
-    return worker["ready"] is None or (worker.get("tick_age_s") or 0.0) > SILENCE_S
+    return worker["ready"] is None or (worker.get("tick_age_s") or 0.0) > SILENT_AFTER_S
 
 
 def silence(worker: Mapping[str, Any]) -> str:

@@ -121,7 +121,8 @@ MAX_RETRYING_S = 10.0
 MIN_MARKS_S = 1.0
 """Time for the marks of a page, however long the page took."""
 
-_SHOWN = 100
+_MAX_RETRIED_LISTED = 100
+"""Letters of a retry that its answer lists."""
 
 MAX_MARKS = 100_000
 """Newest marks of retries that are kept, in some 40 MB at most."""
@@ -221,7 +222,7 @@ class LetterBox:
             retried: list[dict[str, Any]] = []
             for letter, source in () if retrier is None else plan.publish(retrier):
                 published += 1
-                if len(retried) < _SHOWN:
+                if len(retried) < _MAX_RETRIED_LISTED:
                     retried.append({"position": letter.position, "retried_as": source})
         rest = {span.partition: (span.start, span.end) for span in (spans if retrier is None else plan.rest)}
         counts = plan.seen.requests, plan.seen.overdue, dict(plan.seen.left_out), published

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from timers.console.call import CONFIRM_S, Call, Reply, handles
+from timers.console.call import CONFIRMATION_VALID_S, Call, Reply, handles
 from timers.console.history import FoundLetters, Ranges
 from timers.console.problems import Problem
-from timers.console.timer_pages import CURSOR_S, check_values
+from timers.console.timer_pages import CURSOR_VALID_S, check_values
 from timers.core.printable import quoted
 from timers.errors import NameTakenError, PublishError, QueueError, RetryRefusedError
 from timers.offline.dead_letters.letters import Letter, LetterFilter, QueueTopics, full_name
@@ -34,7 +34,9 @@ async def list_letters(call: Call) -> Reply:
     )
     page = found.page
     visible = [letter for letter in page.letters if call.user.may_use_topic(letter.summary.topic)]
-    following = call.console.signer.sign(purpose, call.user.name, page.ends, now_s + CURSOR_S) if page.ends else None
+    following = (
+        call.console.signer.sign(purpose, call.user.name, page.ends, now_s + CURSOR_VALID_S) if page.ends else None
+    )
     shown = [_shown(letter, found) for letter in visible]
     return Reply({"dead_letters": shown, "next": following, "missing": _missing(found.missing)})
 
@@ -76,7 +78,7 @@ async def retry_letters(call: Call) -> Reply:
         raise Problem("conflict", str(error)) from None
     following = None
     if names is None and (only_look or result.more):
-        following = call.console.signer.sign(purpose, call.user.name, result.rest, now_s + CONFIRM_S)
+        following = call.console.signer.sign(purpose, call.user.name, result.rest, now_s + CONFIRMATION_VALID_S)
     shown = {**result._asdict(), "missing": _missing(result.missing), "confirm": following}
     del shown["rest"]
     return Reply(shown)

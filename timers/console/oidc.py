@@ -68,7 +68,7 @@ AGAIN_S = 10.0
 _ANSWER_S = 8.0
 _MAX_ANSWER_BYTES = 512 * 1024
 _MAX_KEYS = 100
-_MAX_HEAD_BYTES = 8 * 1024
+_MAX_TOKEN_HEADER_BYTES = 8 * 1024
 _MAX_BACK = 1500
 """Characters of the page to which a login leads back: a cookie holds 4,096 bytes."""
 
@@ -334,7 +334,9 @@ def _decode(text: str, keys: Sequence[Key]) -> jwt.Token:
     KeySet of joserfc gives an id to each key without one, and takes a token without one only if there is one key.
     """
     registry = JWSRegistry(algorithms=ALGORITHMS, strict_check_header=False)
-    registry.max_header_length = _MAX_HEAD_BYTES  # that of Microsoft's and of others with certificates is longer
+    registry.max_header_length = (
+        _MAX_TOKEN_HEADER_BYTES  # that of Microsoft's and of others with certificates is longer
+    )
     head = extract_compact(text.encode(), registry=registry).headers()
     kid = head.get("kid") if isinstance(head, dict) else None  # any JSON may stand there
     named = quoted(kid[:100]) if isinstance(kid, str) else "none"

@@ -10,7 +10,7 @@ from typing import Any
 from timers import __version__
 from timers.console import problems
 from timers.console import schemas as s
-from timers.console.routes import JSON, ROUTES, SETS_TIMERS, TRACE, Answer, Route
+from timers.console.routes import JSON, ROUTES, SETS_TIMERS, TRACE_PARAMETERS, Answer, Route
 from timers.console.schemas import SCHEMAS
 
 
@@ -66,7 +66,7 @@ def _operation(route: Route) -> dict[str, Any]:
     }
     if route.role:
         operation["x-timers-role"] = route.role
-    taken = (*route.headers, *(TRACE if route.body in SETS_TIMERS else ()))
+    taken = (*route.headers, *(TRACE_PARAMETERS if route.body in SETS_TIMERS else ()))
     if route.parameters or taken:
         operation["parameters"] = [
             {
@@ -108,8 +108,8 @@ def problem_codes(route: Route) -> Iterable[str]:
 
 
 def _problem(code: str) -> Answer:
-    status, meaning = problems.CODES[code]
-    return Answer(status, f"`{code}`: {meaning}", "Problem", content=problems.CONTENT_TYPE)
+    status, meaning = problems.PROBLEM_KINDS[code]
+    return Answer(status, f"`{code}`: {meaning}", "Problem", content=problems.PROBLEM_CONTENT_TYPE)
 
 
 def _response(answers: list[Answer]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from timers.wire import dead_letter
 
-CODES = {
+PROBLEM_KINDS = {
     "unknown": (504, "the brokers did not answer in time; the change may have happened, or may still happen"),
     "brokers-unreachable": (503, "no broker answers; nothing was changed"),
     "worker-unreachable": (503, "the worker does not answer, or is starting"),
@@ -53,7 +53,7 @@ CODES = {
 _MAX_DETAIL = 2000
 """Characters of a sentence, which may repeat what was sent."""
 
-CONTENT_TYPE = "application/problem+json"
+PROBLEM_CONTENT_TYPE = "application/problem+json"
 
 
 class Problem(Exception):
@@ -62,7 +62,7 @@ class Problem(Exception):
     def __init__(self, code: str, detail: str, headers: dict[str, str] | None = None, **more: Any) -> None:
         super().__init__(detail if len(detail) <= _MAX_DETAIL else f"{detail[:_MAX_DETAIL]} ...")
         self.code = code
-        self.status = CODES[code][0]
+        self.status = PROBLEM_KINDS[code][0]
         self.headers = headers or {}
         self.more = more
 
@@ -81,6 +81,6 @@ def kind(code: str, base_path: str = "") -> dict[str, Any]:
 
     ``urn`` is the ``type`` of the version before, for programs that compare it (UPGRADING.md).
     """
-    status, meaning = CODES[code]
+    status, meaning = PROBLEM_KINDS[code]
     named = {"type": f"{base_path}{PATH}?code={code}", "title": meaning, "status": status}
     return {**named, "code": code, "urn": f"urn:timers:problem:{code}"}

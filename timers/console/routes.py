@@ -51,7 +51,7 @@ class Answer:
     @property
     def is_problem(self) -> bool:
         """Whether it is an error."""
-        return self.content == problems.CONTENT_TYPE
+        return self.content == problems.PROBLEM_CONTENT_TYPE
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ _IDEMPOTENCY_KEY = Parameter(
 _COMMAND_KEY = Parameter(
     "Idempotency-Key", _IDEMPOTENCY_KEY.schema, "give one command, also if the request is sent again soon"
 )
-TRACE = tuple(
+TRACE_PARAMETERS = tuple(
     Parameter(name, s.string(f"as https://www.w3.org/TR/{where}/ defines it"), "header of the callback")
     for name, where in ((h.TRACEPARENT, "trace-context"), (h.TRACESTATE, "trace-context"), (h.BAGGAGE, "baggage"))
 )

@@ -15,7 +15,7 @@ from timers.wire.targets import MAX_TEXT_CHARACTERS
 MAX_ID_CHARACTERS = 512
 MAX_LIMIT = 1000
 MAX_FIRED = 10_000
-MAX_BATCH = 1000
+MAX_BULK_TIMERS = 1000
 
 
 def _of(kind: str) -> Callable[..., dict[str, Any]]:
@@ -256,7 +256,9 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         ("topic", "value"),
     ),
     "NewTimers": _OWN_CHECKS
-    | object_of({"timers": list_of(reference("NewTimer"), "each is a `NewTimer`", minItems=1, maxItems=MAX_BATCH)}),
+    | object_of(
+        {"timers": list_of(reference("NewTimer"), "each is a `NewTimer`", minItems=1, maxItems=MAX_BULK_TIMERS)}
+    ),
     "AcceptedTimers": object_of(
         {
             "timers": list_of(

@@ -13,7 +13,7 @@ from timers.client import timer_lines
 from timers.client.repeat_words import sentences, upcoming
 from timers.client.request import TimerRequest, id_key
 from timers.console.call import (
-    CONFIRM_S,
+    CONFIRMATION_VALID_S,
     Call,
     Reply,
     condition_of,
@@ -25,8 +25,8 @@ from timers.console.call import (
     record,
 )
 from timers.console.kafka_cluster import RequestDeletedError, WorkerAnswer
-from timers.console.problems import CODES, Problem
-from timers.console.schemas import MAX_BATCH
+from timers.console.problems import PROBLEM_KINDS, Problem
+from timers.console.schemas import MAX_BULK_TIMERS
 from timers.core.operation import (
     ABSENT,
     ALREADY_FIRED,
@@ -60,7 +60,7 @@ from timers.wire.zones import zone_data_version
 
 logger = logging.getLogger(__name__)
 
-CURSOR_S = 3600.0
+CURSOR_VALID_S = 3600.0
 """How long a cursor is valid."""
 
 UNDECIDED = "undecided"
@@ -97,8 +97,8 @@ async def set_timer(call: Call) -> Reply:
 @handles("setTimers")
 async def set_timers(call: Call) -> Reply:
     given = call.body.get("timers") if call.body.keys() == {"timers"} else None
-    if not isinstance(given, list) or not 1 <= len(given) <= MAX_BATCH:
-        raise Problem("parameter-invalid", f'the body is not {{"timers": [...]}} with 1 to {MAX_BATCH:,} timers')
+    if not isinstance(given, list) or not 1 <= len(given) <= MAX_BULK_TIMERS:
+        raise Problem("parameter-invalid", f'the body is not {{"timers": [...]}} with 1 to {MAX_BULK_TIMERS:,} timers')
     requests = []
     for place, fields in enumerate(given):
         if not isinstance(fields, dict):
@@ -209,7 +209,9 @@ def _check_condition(verdict: VerdictMessage) -> None:
         raise _already_fired(verdict.id, verdict.due_s)
     if verdict.verdict in REFUSED:
         code = verdict.verdict
-        raise Problem(code, f"nothing was changed: {CODES[code][1]}", _tag(verdict.version), id=verdict.id, **about)
+        raise Problem(
+            code, f"nothing was changed: {PROBLEM_KINDS[code][1]}", _tag(verdict.version), id=verdict.id, **about
+        )
 
 
 @handles("putTimer")
@@ -240,7 +242,9 @@ async def move_timer(call: Call) -> Reply:
         raise Problem("field-invalid", why, id=id)
     source = timer["source"]
     if condition not in (None, source):
-        raise Problem("changed", f"nothing was changed: {CODES['changed'][1]}", _tag(source), id=id, version=source)
+        raise Problem(
+            "changed", f"nothing was changed: {PROBLEM_KINDS['changed'][1]}", _tag(source), id=id, version=source
+        )
     if timer["state"] == wire.FIRED:
         raise _already_fired(id, timer["due"])
     try:
@@ -357,7 +361,7 @@ async def list_timers(call: Call) -> Reply:
         {
             "searched_to": following and wire.parse_cursor(following)[0],
             "timers": timers,
-            "next": following and call.console.signer.sign(purpose, call.user.name, following, now_s + CURSOR_S),
+            "next": following and call.console.signer.sign(purpose, call.user.name, following, now_s + CURSOR_VALID_S),
             "complete": not missing,
             "missing": missing,
         }
@@ -504,13 +508,18 @@ async def cancel_timers(call: Call) -> Reply:
     purpose, now_s = f"confirmation to cancel {sorted(selection.items())}", call.console.now_s()
     if "confirm" not in call.body:
         counted = await _count_matching(call, selection)
-        return Reply({**counted, "confirm": call.console.signer.sign(purpose, call.user.name, None, now_s + CONFIRM_S)})
+        return Reply(
+            {
+                **counted,
+                "confirm": call.console.signer.sign(purpose, call.user.name, None, now_s + CONFIRMATION_VALID_S),
+            }
+        )
     signer = call.console.signer
     position = signer.open(purpose, call.user.name, call.body["confirm"], now_s)
     verdicts, following, problem = await _cancel_some(call, selection, position)
     counts = {name: verdicts[name] for name in (CANCELLED, ALREADY_FIRED, TOO_LATE, CHANGED, UNDECIDED, "left_out")}
     is_last = following is None and problem is None
-    again = None if is_last else signer.sign(purpose, call.user.name, following, now_s + CURSOR_S)
+    again = None if is_last else signer.sign(purpose, call.user.name, following, now_s + CURSOR_VALID_S)
     if problem is not None:
         raise Problem(problem.code, str(problem), problem.headers, **problem.more, verdicts=counts, next=again)
     return Reply({"verdicts": counts, "next": again})

@@ -21,7 +21,7 @@ from timers.kafka.lost_brokers import LOST_BROKERS, LostBrokers
 from timers.offline.fired import CallbackRecord
 from timers.process.config.settings import Settings
 
-MAX_PARTITIONS = 256
+MAX_STREAM_PARTITIONS = 256
 """Each event has an offset of each partition of its stream, from which the stream can go on."""
 
 MAX_RECORDS = 1000
@@ -97,8 +97,8 @@ class TopicsFollower:
             if not count:
                 raise Problem("not-found", f"topic {topic!r} does not exist")
             counts.append(count)
-        if sum(counts) > MAX_PARTITIONS:
-            raise Problem("parameter-invalid", f"these topics have more than {MAX_PARTITIONS} partitions")
+        if sum(counts) > MAX_STREAM_PARTITIONS:
+            raise Problem("parameter-invalid", f"these topics have more than {MAX_STREAM_PARTITIONS} partitions")
         return counts
 
     def _end(self, topic: str, partition: int, end_s: float) -> int:

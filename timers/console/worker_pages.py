@@ -12,7 +12,7 @@ from timers.console.call import Call, Reply, handles
 from timers.console.figures import judged
 from timers.console.kafka_cluster import FoundWorker, KafkaCluster
 from timers.console.problems import Problem
-from timers.console.timer_pages import CURSOR_S, ask
+from timers.console.timer_pages import CURSOR_VALID_S, ask
 from timers.core.printable import decode_json, quoted
 from timers.errors import TimersError
 from timers.wire import query as wire
@@ -31,9 +31,9 @@ ANSWER_S = 1.5
 PAST_S = 5.0
 """How long a worker may take to send the figures of a day, about 600 kB."""
 
-QUICK_S = 0.1
-MAX_COUNTING_S = 2.0
-"""The first page of counts ends after the first time, each other one after the second."""
+FIRST_COUNT_S = 0.1
+NEXT_COUNT_S = 2.0
+"""Seconds for which timers are counted for the first page of an answer, and for each later page."""
 
 MAX_GROUPS = 2000
 
@@ -214,7 +214,7 @@ async def pending(call: Call) -> Reply:
     following = call.console.signer.open(purpose, call.user.name, given["cursor"], now_s) if "cursor" in given else None
     counts: Counter[int] = Counter()
     missing: dict[str, str] = {}
-    end_s = monotonic() + (MAX_COUNTING_S if following else QUICK_S)
+    end_s = monotonic() + (NEXT_COUNT_S if following else FIRST_COUNT_S)
     while True:
         cursor = {"cursor": following} if following else {}
         answer = await ask(call, wire.COUNT_PATH, {**parameters, **cursor, "by": str(group_s)})
@@ -228,7 +228,7 @@ async def pending(call: Call) -> Reply:
     return Reply(
         {
             "counts": [{"from": second, "timers": count} for second, count in sorted(counts.items())],
-            "next": following and call.console.signer.sign(purpose, call.user.name, following, now_s + CURSOR_S),
+            "next": following and call.console.signer.sign(purpose, call.user.name, following, now_s + CURSOR_VALID_S),
             "complete": following is None and not missing,
             "missing": [{"partition": name, "reason": why} for name, why in missing.items()],
         }

@@ -35,7 +35,7 @@ from timers.process.config.settings import Settings
 from timers.process.counted import counted
 from timers.spark.columns import digits, due_second, payload_bytes, schema
 from timers.spark.session import having
-from timers.spark.storage import KNOWN_LAYOUT, LAYOUT, Kept, Steps, properties_of, retried, table_at
+from timers.spark.storage import KNOWN_LAYOUT, LAYOUT_PROPERTY, Kept, Steps, properties_of, retried, table_at
 from timers.wire import headers as h
 from timers.wire.cold import COLD_HEADERS, MAX_APPEND_DIGITS
 from timers.wire.topics import SOURCE_PATTERN
@@ -50,7 +50,7 @@ def _commented(comments: dict[str, str]) -> StructType:
 
 _SOURCE_COMMENT = "Name of the request: topic/partition/offset of its record"
 
-HELD = _commented(
+HELD_SCHEMA = _commented(
     {
         "due timestamp": "When the timer is due. Null: a record of the cold topic that is no cold request",
         "due_s bigint": "The same in epoch seconds",
@@ -69,7 +69,7 @@ HELD = _commented(
 """A cold request, with the key, value and headers that were sent. A record of the cold topic that is no cold request is
 never promoted: its ``due`` and ``source`` are null. Earlier versions look for timers by ``due_day``."""
 
-PROMOTED = _commented(
+PROMOTED_SCHEMA = _commented(
     {
         "due_day date": "Day (UTC) on which the timer is due",
         "due_s bigint": "When the timer is due, in epoch seconds",
@@ -95,10 +95,10 @@ _LOG_RETENTION = "interval 7 days"
 
 CLUSTERED_BY = "due_s"
 
-TOPIC_ID = "timers.cold-topic-id"
+TOPIC_ID_PROPERTY = "timers.cold-topic-id"
 """Property of the held table: the id of the cold topic from which its checkpoint reads, 32 hex digits."""
 
-WENT_ON = "timers.went-on-after."
+WENT_ON_PROPERTY = "timers.went-on-after."
 """Begins a property of the held table, and the id of a query ends it: the micro-batch of another query after which this
 one goes on."""
 
@@ -147,12 +147,12 @@ class ColdTables:
         Raises:
             SettingsError: a newer version has made them, or a table lacks columns.
         """
-        for path, columns in ((self.held, HELD), (self.promoted, PROMOTED), (self.batches, BATCHES)):
+        for path, columns in ((self.held, HELD_SCHEMA), (self.promoted, PROMOTED_SCHEMA), (self.batches, BATCHES)):
             if not DeltaTable.isDeltaTable(spark, path):
                 table = DeltaTable.createIfNotExists(spark).location(path).addColumns(columns)
                 if CLUSTERED_BY in columns.names:
                     table = table.clusterBy(CLUSTERED_BY)
-                table = table.property(LAYOUT, str(KNOWN_LAYOUT))
+                table = table.property(LAYOUT_PROPERTY, str(KNOWN_LAYOUT))
                 table.property("delta.logRetentionDuration", _LOG_RETENTION).execute()
                 continue
             properties_of(spark, path)
@@ -164,7 +164,7 @@ class ColdTables:
 
 
 def hold(records: DataFrame, held_ms: Column) -> DataFrame:
-    """Records of the cold topic, as :data:`HELD`. Decodes as :func:`timers.wire.cold.decode_cold` does.
+    """Records of the cold topic, as :data:`HELD_SCHEMA`. Decodes as :func:`timers.wire.cold.decode_cold` does.
 
     It does not matter here whether a setting names the topic of a request: another process, or a later one, may have
     other settings, and the table keeps what it needs (:func:`has_place`).
@@ -173,7 +173,7 @@ def hold(records: DataFrame, held_ms: Column) -> DataFrame:
     and 82 s with a function for ``mapInArrow``.
 
     Args:
-        records: in the shape of :data:`timers.spark.columns.RECORD`.
+        records: in the shape of :data:`timers.spark.columns.RECORD_SCHEMA`.
         held_ms: epoch milliseconds now.
     """
     count = len(COLD_HEADERS)
@@ -201,7 +201,7 @@ def hold(records: DataFrame, held_ms: Column) -> DataFrame:
     names = ("due_s", "source", "topic", "partition", "append_ms", "seal")
     checked = decoded.withColumns({name: F.when(valid, F.col(name)) for name in names})
     due = {"due": F.timestamp_seconds("due_s"), "due_day": day_of(F.col("due_s"))}
-    return checked.withColumns({**due, "held_ms": held_ms}).select(HELD.names)
+    return checked.withColumns({**due, "held_ms": held_ms}).select(HELD_SCHEMA.names)
 
 
 _SOURCE = rf"^{SOURCE_PATTERN}\z"
@@ -260,7 +260,7 @@ def unpromoted(spark: SparkSession, tables: ColdTables, until_s: int, condition:
     due later.
 
     Args:
-        condition: further condition on rows of :data:`HELD`.
+        condition: further condition on rows of :data:`HELD_SCHEMA`.
     """
     is_due = F.col("due_s") <= until_s
     due = spark.read.format("delta").load(tables.held).where(is_due).where(condition)
@@ -276,12 +276,12 @@ def files_scanned(frame: DataFrame, path: str) -> int:
 
 
 def whole_requests(spark: SparkSession, tables: ColdTables, chosen: pa.Table, *more: str) -> DataFrame:
-    """The complete requests (:data:`HELD`) of chosen rows (due_s, source, ...), with ``more`` of their columns. A
-    request that was held twice comes twice."""
+    """The complete requests (:data:`HELD_SCHEMA`) of chosen rows (due_s, source, ...), with ``more`` of their columns.
+    A request that was held twice comes twice."""
     seconds = pc.min_max(chosen.column("due_s")).as_py()
     held = spark.read.format("delta").load(tables.held).where(F.col("due_s").between(seconds["min"], seconds["max"]))
     wanted = F.broadcast(spark.createDataFrame(chosen.select(["source", *more])))
-    return held.join(wanted, "source").select(*HELD.names, *more)
+    return held.join(wanted, "source").select(*HELD_SCHEMA.names, *more)
 
 
 def append(frame: DataFrame, path: str, columns: StructType) -> None:

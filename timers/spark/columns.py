@@ -39,7 +39,7 @@ def schema(ddl: str) -> StructType:
     return StructType.fromJson({"fields": fields})
 
 
-RECORD = schema(
+RECORD_SCHEMA = schema(
     "topic string, partition int, offset bigint, timestamp_ms bigint, timestamp_type int, key binary, value binary, "
     "headers headers"
 )
@@ -48,7 +48,7 @@ RECORD = schema(
 
 
 def records(kafka: DataFrame) -> DataFrame:
-    """The rows of Spark's Kafka source, as :data:`RECORD`."""
+    """The rows of Spark's Kafka source, as :data:`RECORD_SCHEMA`."""
     return kafka.select(
         "topic",
         "partition",
@@ -197,7 +197,7 @@ def record_batch(rows: Iterable[Sequence[Any]], schema: StructType) -> pa.Record
 
 
 BATCH_ROWS = 10_000
-BATCH_BYTES = 32 * 1024 * 1024
+MAX_BATCH_BYTES = 32 * 1024 * 1024
 """Largest batch that Python makes. Arrow cannot have 2 GiB in a column, and Java has 1 GB by default."""
 
 
@@ -205,13 +205,13 @@ def record_batches(
     rows: Iterable[Sequence[Any]], schema: StructType, size_of: Callable[[Any], int]
 ) -> Iterator[pa.RecordBatch]:
     """Rows as Arrow batches of limited number and size: values may have 64 MB."""
-    for group in groups(rows, size_of, BATCH_ROWS, BATCH_BYTES):
+    for group in groups(rows, size_of, BATCH_ROWS, MAX_BATCH_BYTES):
         yield record_batch(group, schema)
 
 
 def bounds(batch: pa.RecordBatch) -> list[int]:
-    """Where the records of a partition begin in a batch of records (:data:`RECORD`), and its end. A task reads one
-    partition after the other. An offset that does not grow is of another log, after a cut."""
+    """Where the records of a partition begin in a batch of records (:data:`RECORD_SCHEMA`), and its end. A task reads
+    one partition after the other. An offset that does not grow is of another log, after a cut."""
     if not len(batch):
         return []
     topics = np.diff(np.asarray(batch["topic"].dictionary_encode().indices)) != 0

@@ -15,9 +15,9 @@ from timers.core.timer import TopicPartition
 from timers.kafka import connection
 from timers.kafka.topic_offsets import Offsets
 from timers.process.config.settings import Settings
-from timers.spark.columns import RECORD, records
+from timers.spark.columns import RECORD_SCHEMA, records
 
-_SOURCE = "kafka"
+_FORMAT = "kafka"
 
 
 def client_options(settings: Settings) -> dict[str, str]:
@@ -26,9 +26,9 @@ def client_options(settings: Settings) -> dict[str, str]:
 
 
 def stream(spark: SparkSession, settings: Settings, topics: Iterable[str], **options: str) -> DataFrame:
-    """The records of whole topics as a stream, in the shape of :data:`timers.spark.columns.RECORD`."""
+    """The records of whole topics as a stream, in the shape of :data:`timers.spark.columns.RECORD_SCHEMA`."""
     chosen = {**_reader_options(settings), "subscribe": ",".join(topics), **options}
-    return records(spark.readStream.format(_SOURCE).options(**chosen).load())
+    return records(spark.readStream.format(_FORMAT).options(**chosen).load())
 
 
 def _reader_options(settings: Settings) -> dict[str, str]:
@@ -50,7 +50,7 @@ def read(
     min_partitions: int | None = None,
     passed_over: Mapping[TopicPartition, Sequence[tuple[int, int]]] = MappingProxyType({}),
 ) -> DataFrame:
-    """The records of a range of offsets, in the shape of :data:`timers.spark.columns.RECORD`.
+    """The records of a range of offsets, in the shape of :data:`timers.spark.columns.RECORD_SCHEMA`.
 
     Args:
         starting: first offset, inclusive, of each partition to read.
@@ -62,7 +62,7 @@ def read(
     frames = [_read(spark, settings, *part, min_partitions, {}) for part in others]
     frames += [_read(spark, settings, *part, min_partitions, _ONE_BY_ONE) for part in last]
     # Spark's source does not accept an empty list of partitions.
-    return reduce(DataFrame.unionByName, frames) if frames else spark.createDataFrame([], RECORD)
+    return reduce(DataFrame.unionByName, frames) if frames else spark.createDataFrame([], RECORD_SCHEMA)
 
 
 def _around(
@@ -129,7 +129,7 @@ def _read(
     }
     if min_partitions is not None:
         options["minPartitions"] = str(min_partitions)
-    return records(spark.read.format(_SOURCE).options(**options).load())
+    return records(spark.read.format(_FORMAT).options(**options).load())
 
 
 def as_json(offsets: Offsets) -> str:

@@ -34,7 +34,7 @@ UNREADY_S = 60.0
 UNLIVE_S = 1800.0
 """The same for a job that must be restarted. A long micro-batch after a downtime must not end its process."""
 
-AT_WORK_S = 3 * 3600
+MAX_WORK_S = 3 * 3600
 """How long work may take of which nothing is kept if it is ended before: upkeep of the history, to make all its timers
 again, the search of `promote` in the logs. An audit does not end a job of the history that is at such work, or at a
 part of many records, but uses the tables as they are."""
@@ -158,8 +158,8 @@ class Monitor:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Inside the block the job does what may take :data:`AT_WORK_S`: it need not be restarted before."""
-        before, self._seen_s, self._may_take_s = self._may_take_s, self._now_s(), AT_WORK_S
+        """Inside the block the job does what may take :data:`MAX_WORK_S`: it need not be restarted before."""
+        before, self._seen_s, self._may_take_s = self._may_take_s, self._now_s(), MAX_WORK_S
         try:
             yield
         finally:

@@ -22,7 +22,7 @@ from timers.core.progress import FEATURE_LEVEL, Progress
 from timers.core.repeating import is_occurrence, occurrence_of
 from timers.core.timer import Decoded, TopicPartition, id_bytes, key_bytes
 from timers.spark.columns import (
-    RECORD,
+    RECORD_SCHEMA,
     batchwise,
     bounds,
     content,
@@ -53,7 +53,7 @@ _RECORD = (
 
 _CHAIN = "rule binary, nominal_s bigint, decided_s bigint, follows bigint, version string, is_last boolean"
 
-REQUEST = schema(f"{_RECORD}, {_DECODED}, content bigint, parts bigint, {_CHAIN}")
+REQUEST_SCHEMA = schema(f"{_RECORD}, {_DECODED}, content bigint, parts bigint, {_CHAIN}")
 """One row for each record of a request topic.
 
 ``kind`` is one of ``timer``, ``cancel``, ``rejected`` (with the reason in ``code``), ``copy`` (a promoted copy of a
@@ -91,8 +91,8 @@ def decode(
     """The records of request topics, decoded by their request formats.
 
     Args:
-        records: in the shape of :data:`timers.spark.columns.RECORD`, in ascending offset within a partition. With a
-            column ``source``, which is the name of each record: two may have one offset, before and after a cut.
+        records: in the shape of :data:`timers.spark.columns.RECORD_SCHEMA`, in ascending offset within a partition.
+            With a column ``source``, which is the name of each record: two may have one offset, before and after a cut.
         formats: topic -> its request format, as :func:`timers.kafka.request_formats.enabled_formats` opens them.
         max_request_bytes: largest value accepted, as in the worker.
         progress: of the partitions: each record is read at its feature level [I21]. A record without a ``source`` is
@@ -100,18 +100,18 @@ def decode(
         more: further columns, of value and headers of the callback.
 
     Returns:
-        In the shape of :data:`REQUEST`, and ``more``.
+        In the shape of :data:`REQUEST_SCHEMA`, and ``more``.
     """
     each = partial(decode_batch, formats=dict(formats), max_request_bytes=max_request_bytes, progress=dict(progress))
     may_have = [topic for topic, request_format in formats.items() if request_format.has_conditions]
     conditional = F.col("topic").isin(*may_have) & header(h.TIMER_IF).isNotNull()
     sizes = size_bytes().cast("long").alias("bytes")
-    given = [*RECORD.names, *(name for name in records.columns if name == "source")]
+    given = [*RECORD_SCHEMA.names, *(name for name in records.columns if name == "source")]
     needed = records.select(*given, sizes, F.coalesce(conditional, F.lit(False)).alias("conditional"))
     decoded = needed.mapInArrow(batchwise(each), _WITH_CALLBACK)
     sent = F.col("callback_topic"), F.col("callback_key"), F.col("value"), request_topic
     hashes = {name: F.when(F.col("kind") == TIMER, of(*sent)) for name, of in (("content", content), ("parts", parts))}
-    return decoded.withColumns(hashes).select(*REQUEST.names, *more)
+    return decoded.withColumns(hashes).select(*REQUEST_SCHEMA.names, *more)
 
 
 def decode_batch(

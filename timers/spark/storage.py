@@ -61,10 +61,10 @@ def check_shared(spark: SparkSession, option: str, directory: str, *, always_loc
         )
 
 
-PLANNED = "offsets"
+PLANNED_DIRECTORY = "offsets"
 """Spark's directory in a checkpoint, with a file for each planned micro-batch."""
 
-ENDED = "commits"
+ENDED_DIRECTORY = "commits"
 """The same for each micro-batch that has ended."""
 
 
@@ -91,7 +91,7 @@ def table_at(directory: str, name: str) -> str:
     return f"{directory.rstrip('/').replace('file:///', 'file:/', 1)}/{name}"
 
 
-LAYOUT = "timers.layout"
+LAYOUT_PROPERTY = "timers.layout"
 """Property of a table of the jobs: the number of its layout, which a change raises that this version would spoil."""
 
 KNOWN_LAYOUT = 1
@@ -106,7 +106,7 @@ def properties_of(spark: SparkSession, path: str) -> dict[str, str]:
     """
     (about,) = DeltaTable.forPath(spark, path).detail().select("properties").collect()
     properties: dict[str, str] = about.properties
-    layout = properties.get(LAYOUT, str(KNOWN_LAYOUT))
+    layout = properties.get(LAYOUT_PROPERTY, str(KNOWN_LAYOUT))
     if not layout.isdecimal() or int(layout) > KNOWN_LAYOUT:
         raise SettingsError(
             f"the table {path!r} has the layout {layout}, and this version of kafka-timers knows {KNOWN_LAYOUT}: run "

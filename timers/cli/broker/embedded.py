@@ -89,7 +89,7 @@ STOP_TIMEOUT_S = 30.0
 _OTHER_COMMAND_TIMEOUT_S = 1200.0
 """Another start may be downloading jars."""
 
-_ERROR_LINES = 3000
+_SEARCHED_LOG_LINES = 3000
 """Number of lines at the end of the log in which the cause of a failure is searched."""
 
 _OLD_LOGS = 2
@@ -343,7 +343,7 @@ class EmbeddedBroker:
     def _main_error(self) -> str:
         try:
             with self.log_path.open(encoding="utf-8", errors="replace") as file:
-                return process.main_error(deque((line.rstrip("\n") for line in file), _ERROR_LINES))
+                return process.main_error(deque((line.rstrip("\n") for line in file), _SEARCHED_LOG_LINES))
         except FileNotFoundError:
             return process.main_error(())
 

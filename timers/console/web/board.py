@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from timers.console.figures import (
     NOT_KNOWN,
-    SILENCE_S,
+    SILENT_AFTER_S,
     FiringState,
     Point,
     Ways,
@@ -32,10 +32,10 @@ from timers.process.counted import count, size, span
 
 logger = logging.getLogger(__name__)
 
-FRESH_S = 1.0
+FIGURES_REUSED_S = 1.0
 """Younger figures are not read again."""
 
-KNOWN_S = FRESH_S + SILENCE_S
+FIGURES_CURRENT_S = FIGURES_REUSED_S + SILENT_AFTER_S
 """Older figures are not those of now."""
 
 SPAN_S = 60.0
@@ -171,7 +171,7 @@ class Board:
         self._read_until: dict[str, int] = {}
 
     async def look(
-        self, ask: Ask, clock: Callable[[], float], wait_s: float, good_s: float = FRESH_S
+        self, ask: Ask, clock: Callable[[], float], wait_s: float, good_s: float = FIGURES_REUSED_S
     ) -> Figures | None:
         """The newest figures; None if there are none yet. They are read in the background if they are old.
 
@@ -180,7 +180,7 @@ class Board:
             wait_s: how long the caller waits for new figures.
             good_s: the age up to which it does not wait.
         """
-        if self._newest is None or clock() - self._newest.at_s > FRESH_S:
+        if self._newest is None or clock() - self._newest.at_s > FIGURES_REUSED_S:
             if self._reading is None or self._reading.done():
                 self._asked_at_s = clock()
                 self._reading = asyncio.create_task(self._read(ask, clock))
@@ -190,10 +190,10 @@ class Board:
         newest = self._newest
         if newest is None or newest.problem is not None:
             return newest
-        if clock() - newest.at_s < KNOWN_S:
+        if clock() - newest.at_s < FIGURES_CURRENT_S:
             return newest
         # No page was open for a while, and the first answer is on its way; or it does not come.
-        return newest._replace(is_old=True) if clock() - self._asked_at_s >= SILENCE_S else None
+        return newest._replace(is_old=True) if clock() - self._asked_at_s >= SILENT_AFTER_S else None
 
     async def _read(self, ask: Ask, clock: Callable[[], float]) -> None:
         try:

@@ -18,10 +18,10 @@ from markupsafe import Markup, escape
 
 from timers.client.times import parse_ahead
 from timers.console.call import Call, Reply, whole_body
-from timers.console.figures import SILENCE_S
+from timers.console.figures import SILENT_AFTER_S
 from timers.console.problems import Problem
 from timers.console.routes import OPERATOR, PUBLIC, READER, Route
-from timers.console.web.board import FRESH_S, KNOWN_S, Board, Figures
+from timers.console.web.board import FIGURES_CURRENT_S, FIGURES_REUSED_S, Board, Figures
 from timers.core.printable import UNSAFE_CHARACTERS, printable, quoted, utc_text
 from timers.errors import InvalidTimerError
 from timers.process.counted import count, pace, size, span
@@ -240,7 +240,7 @@ _HASH_DIGITS = 12
 _KEEP = "public, max-age=31536000, immutable"
 """The URL changes with the content, so browsers need not ask again."""
 
-ROUTE = Route(PATH + "/{hash:[0-9a-f]+}/{name:.+}", "page:static", role=PUBLIC, is_foreign=True)
+STATIC_ROUTE = Route(PATH + "/{hash:[0-9a-f]+}/{name:.+}", "page:static", role=PUBLIC, is_foreign=True)
 
 
 @cache
@@ -270,15 +270,15 @@ _T = TypeVar("_T")
 
 HTML, FORM = "text/html", "application/x-www-form-urlencoded"
 _MOST_FIELDS = 200
-FRAGMENT = "HX-Request"
+FRAGMENT_HEADER = "HX-Request"
 """Header of requests for a part of a page. Pages of other sites cannot send it without asking the console first."""
 
-POLICY = "Content-Security-Policy"
+CSP_HEADER = "Content-Security-Policy"
 
-HEADERS = {
+PAGE_HEADERS = {
     "Content-Type": f"{HTML}; charset=utf-8",
-    POLICY: ("default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"),
-    "Vary": FRAGMENT,
+    CSP_HEADER: ("default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"),
+    "Vary": FRAGMENT_HEADER,
 }
 
 
@@ -312,7 +312,7 @@ class Page:
     @property
     def is_fragment(self) -> bool:
         """Whether the browser asks for a part of a page."""
-        return FRAGMENT in self.call.request.headers
+        return FRAGMENT_HEADER in self.call.request.headers
 
     @property
     def may_write(self) -> bool:
@@ -352,8 +352,8 @@ class Page:
 
     async def figures(self) -> Figures | None:
         """The newest figures of the workers; None if there are none yet. The script of the page asks for newer ones."""
-        good_s = FRESH_S if self.waits else KNOWN_S
-        return await self.board.look(self.api, self.call.console.now_s, min(self.patience_s, SILENCE_S), good_s)
+        good_s = FIGURES_REUSED_S if self.waits else FIGURES_CURRENT_S
+        return await self.board.look(self.api, self.call.console.now_s, min(self.patience_s, SILENT_AFTER_S), good_s)
 
     async def soon(
         self, answer: Awaitable[_T], most_s: float = PART_S, silent: str = "brokers-unreachable"
@@ -382,7 +382,9 @@ class Page:
     async def fields(self) -> list[tuple[str, str]]:
         """The fields of a form, without a check. What another site may have sent, or what is no form, is a problem."""
         if not self.is_fragment:
-            raise Problem("cross-site", f"forms are sent by the script of the console, with the header {FRAGMENT}")
+            raise Problem(
+                "cross-site", f"forms are sent by the script of the console, with the header {FRAGMENT_HEADER}"
+            )
         body = await whole_body(self.call.request)
         if body and self.call.request.content_type != FORM:
             raise Problem("parameter-invalid", f"a form is of type {FORM}, not {self.call.request.content_type}")
@@ -392,7 +394,7 @@ class Page:
             raise Problem("parameter-invalid", f"the form is not {FORM} in UTF-8: {error}") from None
 
     def show(self, template: str, status: int = 200, **context: Any) -> Reply:
-        return Reply(self._render(template, self, **context), status, HEADERS)
+        return Reply(self._render(template, self, **context), status, PAGE_HEADERS)
 
 
 def kept_number(text: str | None) -> int:

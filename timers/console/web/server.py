@@ -30,9 +30,9 @@ from timers.console import (
     worker_pages,  # noqa: F401
 )
 from timers.console.access import Access, Principal, Rates, too_many
-from timers.console.call import CONDITIONS, HANDLERS, Call, ConsoleContext, Handler, Reply, record, whole_body
+from timers.console.call import CONDITION_HEADERS, HANDLERS, Call, ConsoleContext, Handler, Reply, record, whole_body
 from timers.console.kafka_cluster import KafkaCluster
-from timers.console.problems import CODES, CONTENT_TYPE, Problem, kind
+from timers.console.problems import PROBLEM_CONTENT_TYPE, PROBLEM_KINDS, Problem, kind
 from timers.console.routes import BY_NAME, EVENT_STREAM, JSON, ROUTES, Route
 from timers.console.schemas import SCHEMAS
 from timers.console.signer import Signer
@@ -223,7 +223,7 @@ class Server:
 
     async def _problem_kind(self, call: Call) -> Reply:
         code = call.parameters["code"]
-        if code not in CODES:
+        if code not in PROBLEM_KINDS:
             raise Problem("not-found", f"no problem has the code {quoted(code)}")
         return Reply(kind(code, self._base_path))
 
@@ -234,7 +234,7 @@ class Server:
         if route.writes and not self._settings.console_write:
             raise Problem("read-only", "this console only reads: start it with TIMERS_CONSOLE_WRITE=1")
         known = {each.name for each in route.headers}
-        for name in CONDITIONS if route.writes else ():
+        for name in CONDITION_HEADERS if route.writes else ():
             if name in request.headers and name not in known:
                 able = ", ".join(sorted(known)) or "no conditions"
                 raise Problem("condition-unsupported", f"{route.method} {route.path} takes {able}, and not {name}")
@@ -290,7 +290,7 @@ class Server:
             text=f"{json.dumps({**problem.body, **kind(problem.code, self._base_path), 'request_id': id})}\n",
             status=problem.status,
             headers=problem.headers,
-            content_type=CONTENT_TYPE,
+            content_type=PROBLEM_CONTENT_TYPE,
         )
 
 

@@ -11,7 +11,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from timers import __version__
-from timers.console.access import CHALLENGE, Access, unknown
+from timers.console.access import WWW_AUTHENTICATE, Access, unknown
 from timers.console.call import Call, Handler, Reply
 from timers.console.problems import Problem
 from timers.console.routes import PUBLIC, Route
@@ -21,11 +21,11 @@ from timers.console.web import (
 )
 from timers.console.web.board import Board
 from timers.console.web.page import (
-    FRAGMENT,
-    HEADERS,
+    FRAGMENT_HEADER,
     HTML,
-    ROUTE,
+    PAGE_HEADERS,
     SCREENS,
+    STATIC_ROUTE,
     Page,
     PageHandler,
     Perform,
@@ -121,7 +121,7 @@ class Site:
 
     def routes(self) -> list[tuple[Route, Handler]]:
         found = [(route, self._handler(handler)) for route, handler in SCREENS]
-        return [*found, (ROUTE, serve)]
+        return [*found, (STATIC_ROUTE, serve)]
 
     def _handler(self, handler: PageHandler) -> Handler:
         async def answer(call: Call) -> Reply:
@@ -156,22 +156,22 @@ class Site:
         path = request.path.removeprefix(self._base_path)
         if path.startswith(_API):
             return False
-        return FRAGMENT in request.headers or HTML in request.headers.get("Accept", "")
+        return FRAGMENT_HEADER in request.headers or HTML in request.headers.get("Accept", "")
 
     def problem(self, request: web.Request, problem: Problem, page: Page | None = None) -> Reply:
         """The page of a problem; ``page``: None if it arose before the user of the request was known."""
         headers, path = dict(problem.headers), request.path.removeprefix(self._base_path)
         context: dict[str, Any] = {"problem": problem.body, "way_out": WAYS_OUT.get(problem.code, "")}
-        template = "parts/problem.html" if FRAGMENT in request.headers else "problem.html"
+        template = "parts/problem.html" if FRAGMENT_HEADER in request.headers else "problem.html"
         if self._access.logins is not None and path != PASSWORD_PATH:
             # With this header the browser would ask for a password, and only then show the page.
-            has_no_login = headers.pop(CHALLENGE, None) is not None
+            has_no_login = headers.pop(WWW_AUTHENTICATE, None) is not None
             is_known = page is not None and page.call.user.name
             if template == "problem.html" and problem.code in _OF_LOGINS and not is_known:
                 template = "login.html"
                 context |= {"problem": None} if has_no_login else {}
                 context["back"] = request.query.get("back", "") if path.startswith("/login") else request.path_qs
-        return Reply(self.render(template, page, **context), problem.status, {**HEADERS, **headers})
+        return Reply(self.render(template, page, **context), problem.status, {**PAGE_HEADERS, **headers})
 
 
 _OF_LOGINS = ("login-missing", "role-missing", "issuer-unreachable")

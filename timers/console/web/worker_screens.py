@@ -14,12 +14,22 @@ from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 from timers.console.call import Reply
-from timers.console.figures import SILENCE_S, Ways, quantile
+from timers.console.figures import SILENT_AFTER_S, Ways, quantile
 from timers.console.problems import Problem
 from timers.console.schemas import MAX_LIMIT
 from timers.console.target_pages import seconds
-from timers.console.web.board import KNOWN_S, UNKNOWN, WAITED, Figures, Recent, findings, headline, lag_s, level
-from timers.console.web.page import POLICY, Page, link, runbooks, screen
+from timers.console.web.board import (
+    FIGURES_CURRENT_S,
+    UNKNOWN,
+    WAITED,
+    Figures,
+    Recent,
+    findings,
+    headline,
+    lag_s,
+    level,
+)
+from timers.console.web.page import CSP_HEADER, Page, link, runbooks, screen
 from timers.core.printable import quoted, utc_text
 from timers.offline.app_state import AppState
 from timers.process.counted import span
@@ -64,13 +74,13 @@ async def overview(page: Page) -> Reply:
 
 async def _coming(page: Page) -> dict[str, Any]:
     """The next timers. A first paint takes those of the last seconds, and the script asks for newer ones at once."""
-    kept, user = _fresh(page.board.coming, page.now_s, KNOWN_S), page.call.user.name
+    kept, user = _fresh(page.board.coming, page.now_s, FIGURES_CURRENT_S), page.call.user.name
     if user in kept and not page.waits:
         return kept[user][1]
     try:
         # The page waits for it, and must say within this time that it does not know more.
         asked = page.api("listTimers", limit=NEXT_TIMERS)
-        found = await page.soon(asked, SILENCE_S, "worker-unreachable") or {}
+        found = await page.soon(asked, SILENT_AFTER_S, "worker-unreachable") or {}
     except Problem as problem:
         return {"problem": problem.body}
     if found:
@@ -97,7 +107,7 @@ async def _queue_letters(page: Page) -> str | None:
             counting[user] = asyncio.create_task(_count_letters(page))
             counting[user].add_done_callback(lambda _: counting.pop(user))
         with suppress(Problem):
-            await page.soon(asyncio.shield(counting[user]), SILENCE_S)
+            await page.soon(asyncio.shield(counting[user]), SILENT_AFTER_S)
     return kept[user][1] if user in kept else None
 
 
@@ -257,7 +267,7 @@ async def runbook(page: Page) -> Reply:
 async def try_calls(page: Page) -> Reply:
     """Swagger UI for the API of this console. Its style sheet has pictures in itself, which the policy must allow."""
     shown = page.show("try.html")
-    return replace(shown, headers={**shown.headers, POLICY: f"{shown.headers[POLICY]}; img-src 'self' data:"})
+    return replace(shown, headers={**shown.headers, CSP_HEADER: f"{shown.headers[CSP_HEADER]}; img-src 'self' data:"})
 
 
 @screen("/cluster")
@@ -334,7 +344,7 @@ class _Grid(NamedTuple):
     title: str
 
 
-_GRIDS = (
+_ZOOM_LEVELS = (
     _Grid("from", 10, 7 * DAY_S, DAY_S, HOUR_S, "hour", tuple(f"{hour:02}" for hour in range(24)), "Hours of a week"),
     _Grid(
         *("day", 10, DAY_S, HOUR_S, MINUTE_S, "minute"),
@@ -350,8 +360,8 @@ async def due(page: Page) -> Reply:
     figures = await page.figures()
     topic = page.given.get("topic")
     # Of two parameters, that of the shorter time counts.
-    number = next((number for number in (2, 1) if _GRIDS[number].parameter in page.given), 0)
-    shown = _shown(number, _start(_GRIDS[number], page), topic)
+    number = next((number for number in (2, 1) if _ZOOM_LEVELS[number].parameter in page.given), 0)
+    shown = _shown(number, _start(_ZOOM_LEVELS[number], page), topic)
     ready = sum(worker["ready"] is True for worker in figures.workers) if figures else 0
     # With ids, the workers' figure counts cancelled timers until their due second: it would not agree with the cells.
     pending = figures.pending if figures and not page.settings.id_topic else None
@@ -373,7 +383,7 @@ def _start(grid: _Grid, page: Page) -> int:
 
 
 def _shown(number: int, start: int, topic: str | None) -> dict[str, Any]:
-    grid, inner = _GRIDS[number], _GRIDS[number + 1] if number + 1 < len(_GRIDS) else None
+    grid, inner = _ZOOM_LEVELS[number], _ZOOM_LEVELS[number + 1] if number + 1 < len(_ZOOM_LEVELS) else None
 
     def address(grid: _Grid, second: int) -> str:
         return link("/due", **{grid.parameter: utc_text(max(0, second))[: grid.digits]}, topic=topic)
@@ -398,7 +408,7 @@ def _shown(number: int, start: int, topic: str | None) -> dict[str, Any]:
         "rows": [row(second) for second in range(start, start + grid.length_s, grid.row_s)],
         "columns": grid.columns,
         "list": timers(start, grid.length_s),
-        "up": address(_GRIDS[number - 1], start) if number else None,
+        "up": address(_ZOOM_LEVELS[number - 1], start) if number else None,
         "before": address(grid, start - grid.length_s),
         "after": address(grid, start + grid.length_s),
         "count": counts[grid.by],

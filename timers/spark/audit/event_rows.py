@@ -11,7 +11,8 @@ from timers.spark.requests import COPY as _COPY
 
 
 def request_rows(requests: DataFrame, *, keys: bool) -> DataFrame:
-    """Decoded requests (:data:`timers.spark.requests.REQUEST`) as rows of :data:`timers.spark.audit.history.EVENT`.
+    """Decoded requests (:data:`timers.spark.requests.REQUEST_SCHEMA`) as rows of
+    :data:`timers.spark.audit.history.EVENT`.
 
     Args:
         keys: keep the keys.

@@ -22,7 +22,7 @@ class Facts(NamedTuple):
     """What the topics of an engine have said."""
 
     requests: DataFrame
-    """In the shape of :data:`timers.spark.requests.REQUEST`, with the complete history of each id."""
+    """In the shape of :data:`timers.spark.requests.REQUEST_SCHEMA`, with the complete history of each id."""
     letters: DataFrame
     """As :func:`timers.spark.audit.outcomes.letters_of` returns them."""
     verdicts: DataFrame
@@ -45,8 +45,8 @@ class Evidence:
     """Finds the outcome of each request.
 
     Args:
-        is_in_scope: condition on requests of :data:`timers.spark.requests.REQUEST`. Others are only read because they
-            may close one in scope.
+        is_in_scope: condition on requests of :data:`timers.spark.requests.REQUEST_SCHEMA`. Others are only read because
+            they may close one in scope.
         is_audited: condition: the callback topic is audited.
     """
 

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from timers.spark.audit.gaps import Reason, Unplaced
-from timers.spark.audit.outcomes import COLD, DEAD_LETTERED, FIRED, PENDING, PLACE, UNDECIDED, Moment
+from timers.spark.audit.outcomes import COLD, DEAD_LETTERED, FIRED, PENDING, PLACE_COLUMNS, UNDECIDED, Moment
 
 FAULTY = "faulty"
 """Verdict, besides ``undecided``."""
@@ -62,16 +62,16 @@ def with_positions(offenders: DataFrame, firings: DataFrame) -> DataFrame:
     A timer may have any number of records: each task keeps only the first ones, and no row has more.
     """
     where = F.struct(F.coalesce("append_ms", "fired_ms").alias("at"), "position")
-    wanted = offenders.where("firings > 0").select(*PLACE).distinct()
-    found = firings.join(wanted, PLACE, "left_semi").select(*PLACE, where.alias("record"))
-    number = F.row_number().over(Window.partitionBy(*PLACE).orderBy("record"))
+    wanted = offenders.where("firings > 0").select(*PLACE_COLUMNS).distinct()
+    found = firings.join(wanted, PLACE_COLUMNS, "left_semi").select(*PLACE_COLUMNS, where.alias("record"))
+    number = F.row_number().over(Window.partitionBy(*PLACE_COLUMNS).orderBy("record"))
     positions = (
         found.withColumn("number", number)
         .where(F.col("number") <= MAX_POSITIONS)
-        .groupBy(*PLACE)
+        .groupBy(*PLACE_COLUMNS)
         .agg(F.sort_array(F.collect_list("record"))["position"].alias("positions"))
     )
-    return offenders.join(positions, PLACE, "left")
+    return offenders.join(positions, PLACE_COLUMNS, "left")
 
 
 def lags(outcomes: DataFrame, *by: Column | str) -> DataFrame:
@@ -110,13 +110,13 @@ def by_code(outcomes: DataFrame) -> DataFrame:
 CLEAN = "clean"
 """Verdict, besides ``faulty`` and ``undecided``. A fault counts more than what cannot be decided."""
 
-MAX_LISTED = 200
+MAX_OFFENDERS_LISTED = 200
 """Largest number of offenders of one fault in the findings. The table ``offenders`` has all."""
 
 MAX_POINTS = 240
 """Largest number of points of a chart."""
 
-MAX_HOURS = 2400
+MAX_HOURS_LISTED = 2400
 """Largest number of pairs of an hour and a callback topic in the findings. The tables have all."""
 
 _HOUR_S = 3600
@@ -200,7 +200,7 @@ class Objective(NamedTuple):
         return f"{self.percent} % within {self.within_ms:,} ms"
 
 
-OBJECTIVE = Objective(Decimal("99.9"), 100)
+DEFAULT_OBJECTIVE = Objective(Decimal("99.9"), 100)
 
 
 class Reached(NamedTuple):
@@ -262,7 +262,7 @@ class Findings:
     """What is not visible, and is accepted by an operator: a sentence for each gap."""
     unplaced: list[Unplaced] = field(default_factory=list)
     """Outputs of the engine that belong to no request in scope, and are not judged."""
-    objective: Objective = OBJECTIVE
+    objective: Objective = DEFAULT_OBJECTIVE
     reached: list[Reached] = field(default_factory=list)
     """Callback topics, those with the most timers that were not within the time first."""
     missed: list[dict[str, Any]] = field(default_factory=list)
@@ -316,7 +316,7 @@ class Findings:
 
 
 def collect(
-    tables: Mapping[str, DataFrame], outcomes: DataFrame, moment: Moment, objective: Objective = OBJECTIVE
+    tables: Mapping[str, DataFrame], outcomes: DataFrame, moment: Moment, objective: Objective = DEFAULT_OBJECTIVE
 ) -> Findings:
     """Collect the findings from the tables ``totals``, ``offenders``, ``lags`` and ``forecast``."""
     findings = Findings(moment, objective=objective)
@@ -342,10 +342,10 @@ def collect(
         findings.ahead = _due(inside, span_s(findings.ahead_span_s), "span_s", 10 * MAX_POINTS)
         findings.busiest = _due(forecast, F.col("due_s"), F.desc("timers"), BUSIEST)
         hours = forecast.groupBy(span_s(_HOUR_S), "callback_topic").agg(F.sum("timers").alias("timers"))
-        found = hours.orderBy("span_s", "callback_topic").limit(MAX_HOURS)
+        found = hours.orderBy("span_s", "callback_topic").limit(MAX_HOURS_LISTED)
         findings.pending_by_hour = [HourDue(*row) for row in found.collect()]
     if DEAD_LETTERED in findings.statuses:
-        codes = by_code(outcomes).orderBy(F.desc("timers"), "code").limit(MAX_LISTED)
+        codes = by_code(outcomes).orderBy(F.desc("timers"), "code").limit(MAX_OFFENDERS_LISTED)
         findings.dead_letters = [(row.code, row.timers) for row in codes.collect()]
     return findings
 
@@ -356,11 +356,11 @@ def _collect_lags(findings: Findings, outcomes: DataFrame, shown: Shown) -> None
     by_span = lags(inside, span_s(findings.lag_span_s)).orderBy("span_s")
     findings.lags = [Lag(*row) for row in by_span.collect()]
     by_topic = lags(outcomes, "callback_topic").orderBy(F.desc("fired"))
-    findings.lags_by_topic = [Lag(*row) for row in by_topic.limit(MAX_LISTED).collect()]
+    findings.lags_by_topic = [Lag(*row) for row in by_topic.limit(MAX_OFFENDERS_LISTED).collect()]
     (row,) = lags(outcomes, F.lit("all").alias("of")).collect()
     findings.lag = Lag(*row)
     by_hour = lags(outcomes, span_s(_HOUR_S), "callback_topic").orderBy("span_s", "callback_topic")
-    findings.lags_by_hour = [HourLag(*row) for row in by_hour.limit(MAX_HOURS).collect()]
+    findings.lags_by_hour = [HourLag(*row) for row in by_hour.limit(MAX_HOURS_LISTED).collect()]
     is_late = F.col("lag_ms") > findings.objective.within_ms
     reached = (
         outcomes.where("lag_ms is not null")
@@ -368,9 +368,9 @@ def _collect_lags(findings: Findings, outcomes: DataFrame, shown: Shown) -> None
         .agg(F.count(F.lit(1)).alias("fired"), F.count_if(~is_late).alias("within"))
         .orderBy(F.desc(F.col("fired") - F.col("within")), "callback_topic")
     )
-    findings.reached = [Reached(*row) for row in reached.limit(MAX_LISTED).collect()]
+    findings.reached = [Reached(*row) for row in reached.limit(MAX_OFFENDERS_LISTED).collect()]
     if any(each.within < each.fired for each in findings.reached):
-        latest = outcomes.where(is_late).orderBy(F.desc("lag_ms"), "due_s", "request").limit(MAX_LISTED)
+        latest = outcomes.where(is_late).orderBy(F.desc("lag_ms"), "due_s", "request").limit(MAX_OFFENDERS_LISTED)
         findings.missed = [row.asDict() for row in latest.collect()]
 
 
@@ -392,7 +392,7 @@ def _shown(outcomes: DataFrame) -> tuple[Shown | None, Shown | None]:
 
 
 def _listed(offenders: DataFrame) -> dict[tuple[str, str], tuple[int, list[dict[str, Any]]]]:
-    """(verdict, fault) -> the number of its offenders, and the first :data:`MAX_LISTED` of them.
+    """(verdict, fault) -> the number of its offenders, and the first :data:`MAX_OFFENDERS_LISTED` of them.
 
     Each task keeps only its first rows of a fault, so that no task gets all of them.
     """
@@ -402,7 +402,7 @@ def _listed(offenders: DataFrame) -> dict[tuple[str, str], tuple[int, list[dict[
     }
     # Spark computes the limit in each task before the shuffle if the plan filters by the rank alone.
     fault = Window.partitionBy("verdict", "fault").orderBy("due_s", "accepted_ms", "offset")
-    first = offenders.withColumn("number", F.row_number().over(fault)).where(F.col("number") <= MAX_LISTED)
+    first = offenders.withColumn("number", F.row_number().over(fault)).where(F.col("number") <= MAX_OFFENDERS_LISTED)
     for row in first.orderBy("verdict", "fault", "number").collect() if counts else []:
         listed[row["verdict"], row["fault"]][1].append(row.asDict())
     return listed

@@ -34,7 +34,7 @@ from timers.spark.requests import TIMER
 from timers.wire.key_partition import partitions_for
 from timers.wire.topics import SOURCE_PATTERN, partition_name
 
-MARGIN_MS = 60_000
+OUTPUT_MARGIN_MS = 60_000
 """Outputs are read from this long before the first request on, because their times may come from another clock."""
 
 Ranges: TypeAlias = Mapping[str, Mapping[int, range]]
@@ -116,7 +116,7 @@ class Scope:
         return Span(starts, read_ends, scope_ends)
 
 
-NO_TOPIC, DELETED, OPEN, NO_LETTERS, MOVED, HELD = (
+NO_TOPIC, RECORDS_DELETED, OPEN_TRANSACTION, NO_LETTERS, MOVED, HELD = (
     "no-such-topic",
     "records-deleted",
     "open-transaction",
@@ -126,8 +126,12 @@ NO_TOPIC, DELETED, OPEN, NO_LETTERS, MOVED, HELD = (
 )
 MEANING = {
     NO_TOPIC: "neither fired nor dead-lettered, and the callback topic does not exist or may not be described",
-    DELETED: "not found, and the partition of the callback has lost records of that time to retention or deletion",
-    OPEN: "not found, and the partition of the callback, or the retry topic, has records of an open transaction",
+    RECORDS_DELETED: (
+        "not found, and the partition of the callback has lost records of that time to retention or deletion"
+    ),
+    OPEN_TRANSACTION: (
+        "not found, and the partition of the callback, or the retry topic, has records of an open transaction"
+    ),
     NO_LETTERS: "not found, and dead letters of that time are deleted or behind an open transaction",
     MOVED: "not found, and what was pending of its partition was moved to another app (`timers export --move`)",
     HELD: "moved to the retry topic, where timers of its callback topic are held: perhaps this one too",
@@ -249,13 +253,13 @@ def find(
 
     def gaps_of(topic: str) -> dict[int, Gap]:
         open_ = _behind(topic, ends, high_watermarks)
-        deleted = {p: Gap(since_ms, DELETED) for p, since_ms in since.get(topic, {}).items() if since_ms}
-        return deleted | {p: Gap(as_of_ms, OPEN) for p in open_}
+        deleted = {p: Gap(since_ms, RECORDS_DELETED) for p, since_ms in since.get(topic, {}).items() if since_ms}
+        return deleted | {p: Gap(as_of_ms, OPEN_TRANSACTION) for p in open_}
 
     return Gaps(
         topics={topic: (len(topics.partitions(topic)), gaps_of(topic)) for topic in existing},
         letter_topic=letter_topic,
-        retries=Gap(as_of_ms, OPEN) if _behind(retry_topic, ends, high_watermarks) else None,
+        retries=Gap(as_of_ms, OPEN_TRANSACTION) if _behind(retry_topic, ends, high_watermarks) else None,
         as_of_ms=as_of_ms,
         moved=moved,
         progress=progress,
@@ -337,7 +341,7 @@ def deleted_requests(
             if start > 0 and first is not None and first <= start and (asked is None or asked.start < start):
                 why = f", and {unknown[topic, partition]}" if (topic, partition) in unknown else ""
                 yield Reason(
-                    DELETED,
+                    RECORDS_DELETED,
                     f"the requests of {partition_name(topic, partition)} before offset {start:,} are deleted{why}: "
                     "audit those after it with --from",
                 )
@@ -361,7 +365,7 @@ def open_requests(scope: Scope, span: Span, high_watermarks: Offsets) -> Iterato
             asked = scope.ranges.get(topic, {}).get(partition)
             if partition in ends and ends[partition] >= end and (asked is None or asked.stop > end):
                 yield Reason(
-                    OPEN,
+                    OPEN_TRANSACTION,
                     f"{partition_name(topic, partition)} has {high - end:,} records from offset {end:,} on that are "
                     "behind an open transaction: audit again when it has ended",
                 )

@@ -30,10 +30,9 @@ from timers.spark.audit import chains, outcomes
 from timers.spark.audit.evidence import Evidence, Facts, RequestTopics
 from timers.spark.audit.outcomes import Moment
 from timers.spark.columns import schema
-from timers.spark.requests import DEFINITION, REJECTED, TIMER, WAYPOINT
-from timers.spark.requests import REQUEST as _REQUEST
+from timers.spark.requests import DEFINITION, REJECTED, REQUEST_SCHEMA, TIMER, WAYPOINT
 from timers.spark.session import having
-from timers.spark.storage import KNOWN_LAYOUT, LAYOUT, Cut, Kept, properties_of, retried, table_at
+from timers.spark.storage import KNOWN_LAYOUT, LAYOUT_PROPERTY, Cut, Kept, properties_of, retried, table_at
 from timers.wire.topics import SOURCE_PATTERN
 
 T = TypeVar("T")
@@ -52,7 +51,7 @@ EVENT = schema(
 """A row of ``events``. ``batch`` is the number of the commit that added it.
 
 =============  ========================================================================================================
-``request``    a record of a request topic (:data:`timers.spark.requests.REQUEST`), without its value
+``request``    a record of a request topic (:data:`timers.spark.requests.REQUEST_SCHEMA`), without its value
 ``copy``       a promoted copy; ``request`` is the cold request
 ``callback``   a fired message (:func:`timers.spark.audit.outcomes.firing_records`)
 ``letter``     a dead letter: ``request``, ``code``
@@ -82,7 +81,7 @@ TIMERS = schema(
 NATIVE, WITH_ID, RETRIED, COLD, REPEATED = "native", "with-id", "retried", "cold", "repeated"
 """Ways of a timer. Of several, the first one counts of retried, cold, repeated and with-id."""
 
-DELETED, CUT, ANEW = "records-deleted", "log-cut", "topic-made-anew"
+RECORDS_DELETED, LOG_CUT, TOPIC_MADE_ANEW = "records-deleted", "log-cut", "topic-made-anew"
 """Why records could not be read."""
 
 _KINDS = (TIMER, DEFINITION, WAYPOINT, REJECTED)
@@ -91,7 +90,7 @@ _KINDS = (TIMER, DEFINITION, WAYPOINT, REJECTED)
 _TXN = "timers-history"
 _CHANGES = "timers-history-changes"
 """As :data:`_TXN`, for rows that change: a batch adds timers and changes others in two commits."""
-_KEYS = "timers.history.keys"
+_KEEPS_KEYS_PROPERTY = "timers.history.keys"
 """Property of the table: whether it keeps keys."""
 
 _IS_TAKEN = "ConcurrentTransaction"
@@ -161,7 +160,7 @@ class Gap(NamedTuple):
     @property
     def offsets(self) -> str:
         """Its offsets in words. Where a topic ended that was made anew is not known."""
-        return f"from {self.start:,} on" if self.code == ANEW else f"{self.start:,} to {self.end:,}"
+        return f"from {self.start:,} on" if self.code == TOPIC_MADE_ANEW else f"{self.start:,} to {self.end:,}"
 
 
 Place: TypeAlias = tuple[str, str, int]
@@ -222,7 +221,7 @@ class History:
         self._is_made_anew, self._owner = not has_timers, owner
         if has_timers:
             properties_of(self._spark, self.timers)
-        return properties.get(_KEYS) == "true"
+        return properties.get(_KEEPS_KEYS_PROPERTY) == "true"
 
     def create_timers(self) -> None:
         """Create ``timers`` if it did not exist when the tables were opened. The last commit must say that it is made
@@ -306,7 +305,7 @@ class History:
         accepted = {row[: len(columns)] for row in rows if row.event == ACCEPTED}
         gaps = (Gap(*row[:-1]) for row in rows if row.event == GAP)
         found = [gap._replace(is_accepted=gap[: len(columns)] in accepted) for gap in gaps]
-        return sorted(found, key=lambda gap: (gap.batch, gap.code != ANEW))
+        return sorted(found, key=lambda gap: (gap.batch, gap.code != TOPIC_MADE_ANEW))
 
     def accept_gaps(self) -> list[Gap]:
         """Note that the gaps are accepted, beside a job that runs, and return those that were not accepted before."""
@@ -591,12 +590,12 @@ class History:
         return self._evidence(kept.on_disk(requests), own, topics, moment, kept, is_that), own
 
     def requests_of(self, names: DataFrame) -> DataFrame:
-        """The requests of some names (``request``), as :data:`timers.spark.requests.REQUEST`."""
+        """The requests of some names (``request``), as :data:`timers.spark.requests.REQUEST_SCHEMA`."""
         offset = F.regexp_extract("request", SOURCE_PATTERN, 3).try_cast("bigint")
         first, last = names.agg(F.min(offset), F.max(offset)).collect()[0]
         is_near = F.lit(False) if first is None else F.col("offset").between(first, last)
         asked = self.read(REQUEST).where(is_near).join(names.distinct(), "request", "left_semi")
-        return asked.select(_REQUEST.names)
+        return asked.select(REQUEST_SCHEMA.names)
 
     def _evidence(
         self,
@@ -617,10 +616,10 @@ class History:
         letters = outcomes.letters_of(self.read(LETTER).join(named, "request", "left_semi"))
         verdicts = kept.on_disk(outcomes.verdicts_of(self.read(VERDICT).join(named, "request", "left_semi")))
         missed = kept.on_disk(chains.missed_of(self.read(MISSED))) if repeats else None
-        asked = requests.select(_REQUEST.names)
+        asked = requests.select(REQUEST_SCHEMA.names)
         if topics.retry:
             moved = self.read(REQUEST).where(F.col("topic") == topics.retry).join(named, "request", "left_semi")
-            asked = asked.unionByName(kept.on_disk(moved.select(_REQUEST.names)))
+            asked = asked.unionByName(kept.on_disk(moved.select(REQUEST_SCHEMA.names)))
         evidence = Evidence(Facts(asked, letters, verdicts, missed), topics, F.lit(True), F.lit(True), moment, kept)
         if repeats:  # the last one of those that were missed may be sent at another second than its record is for
             versions = evidence.versions().join(own.select("request"), "request", "left_semi")
@@ -671,7 +670,7 @@ def made_anew(lacks: Iterable[Gap], topics: Collection[str]) -> dict[str, dict[i
     that they had before: these do not count."""
     found = defaultdict[str, dict[int, int]](dict)
     for gap in lacks:
-        if gap.code == ANEW and gap.role == REQUEST and gap.topic in topics:
+        if gap.code == TOPIC_MADE_ANEW and gap.role == REQUEST and gap.topic in topics:
             found[gap.topic][gap.batch] = gap.until_ms
     return dict(found)
 
@@ -686,9 +685,9 @@ def _create(
     table = table.property("delta.dataSkippingStatsColumns", f"{indexed},batch,timestamp_ms" if by_event else indexed)
     # Readers that do not know them would see rows that are deleted.
     table = table.property("delta.enableDeletionVectors", "false")
-    table = table.property(LAYOUT, str(KNOWN_LAYOUT)).property(_UPKEPT, f"{Clock().now_s():.0f}/0")
+    table = table.property(LAYOUT_PROPERTY, str(KNOWN_LAYOUT)).property(_UPKEPT, f"{Clock().now_s():.0f}/0")
     table = table.property(_OWNER, owner)
-    table.property(_KEYS, str(keys).lower()).execute()
+    table.property(_KEEPS_KEYS_PROPERTY, str(keys).lower()).execute()
 
 
 def _taken(root: str) -> SparkError:

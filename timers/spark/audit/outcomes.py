@@ -61,8 +61,9 @@ VERSION_COLUMNS = (
     "chain",
 )
 """Columns of a version. ``accepted_ms``: when the broker appended the request, or the time of its producer
-(``timestamp_type``, as in :data:`timers.spark.columns.RECORD`). ``code``: why it cannot be decoded, or null; a request
-with a code has no timer. ``expected``: must, may or never. ``closed_as``: the outcome of a version that has not fired
+(``timestamp_type``, as in :data:`timers.spark.columns.RECORD_SCHEMA`). ``code``: why it cannot be decoded, or null; a
+request with a code has no timer. ``expected``: must, may or never. ``closed_as``: the outcome of a version that has not
+fired
 and need not: ``cancelled``, ``replaced``, ``refused``, ``unchanged``, ``followed``, ``missed`` or
 ``verdict-not-visible``. ``chain``: what is wrong with what follows it, or null."""
 
@@ -78,7 +79,7 @@ def with_ids(
     """Versions of topics whose timers have ids.
 
     Args:
-        requests: in the shape of :data:`timers.spark.requests.REQUEST`, with the complete history of each id.
+        requests: in the shape of :data:`timers.spark.requests.REQUEST_SCHEMA`, with the complete history of each id.
         verdicts, letters: results of these functions.
         missed: result of :func:`timers.spark.audit.chains.missed`; None: no timer repeats.
     """
@@ -149,7 +150,7 @@ def of_schedules(requests: DataFrame) -> DataFrame:
     """Versions of topics of schedules.
 
     Args:
-        requests: in the shape of :data:`timers.spark.requests.REQUEST`, with the remaining history of each id.
+        requests: in the shape of :data:`timers.spark.requests.REQUEST_SCHEMA`, with the remaining history of each id.
     """
     id = ("topic", "partition", "timer_id")
     history = Window.partitionBy(*id).orderBy("offset")
@@ -207,7 +208,7 @@ FAULTS = {
 }
 """Fault -> what it means."""
 
-PLACE = ["request", "due_s", "callback_topic"]
+PLACE_COLUMNS = ["request", "due_s", "callback_topic"]
 """Columns that requests and firings share."""
 
 OUTCOME_COLUMNS = (
@@ -262,7 +263,7 @@ def outcomes(
         known = known.withColumn("cold", F.lit(False))
     else:
         known = known.join(waiting.withColumn("cold", F.lit(True)), "request", "left").fillna(False, ["cold"])
-    fired = firings.groupBy(*PLACE).agg(
+    fired = firings.groupBy(*PLACE_COLUMNS).agg(
         F.count(F.lit(1)).alias("found"),
         F.min("fired_ms").alias("fired_ms"),
         F.min("append_ms").alias("append_ms"),
@@ -273,7 +274,7 @@ def outcomes(
         F.max(F.col("fired_ms").isNull()).alias("is_untimed"),
         F.min("timer_id").alias("fired_id"),
     )
-    joined = known.join(fired, PLACE, "full").withColumn("timer_id", F.coalesce("timer_id", "fired_id"))
+    joined = known.join(fired, PLACE_COLUMNS, "full").withColumn("timer_id", F.coalesce("timer_id", "fired_id"))
     return (
         joined.withColumn("firings", F.coalesce("found", F.lit(0)))
         .withColumn("moved", F.col("wait_s").isNotNull())
@@ -365,7 +366,7 @@ FIRING = schema(
 """A fired message. ``request`` is the header ``timer-source``, or else ``timer-id``. ``due_s`` is null if ``timer-id``
 or a valid ``timer-due`` is missing: such a message belongs to no request. ``fired_ms`` is the time of the tick,
 ``append_ms`` is null if the topic has the producer's time, ``position`` is the name of the record, ``content``
-and ``parts`` its hashes (as in :data:`timers.spark.requests.REQUEST`)."""
+and ``parts`` its hashes (as in :data:`timers.spark.requests.REQUEST_SCHEMA`)."""
 
 
 _LETTER_HEADERS = (h.TIMER_ERROR, h.TIMER_ERROR_MESSAGE, h.TIMER_SOURCE)

@@ -29,9 +29,9 @@ from timers.offline.pending import PendingReader
 from timers.process.config.settings import Settings
 from timers.spark import cold, kafka, requests
 from timers.spark.audit.findings import Begin, Counted, PartitionRead
-from timers.spark.audit.gaps import MARGIN_MS, Scope, before, inside
-from timers.spark.cold import HELD, ColdTables
-from timers.spark.columns import RECORD, record_batch, record_batches, schema
+from timers.spark.audit.gaps import OUTPUT_MARGIN_MS, Scope, before, inside
+from timers.spark.cold import HELD_SCHEMA, ColdTables
+from timers.spark.columns import RECORD_SCHEMA, record_batch, record_batches, schema
 from timers.spark.storage import Kept
 from timers.wire import progress as progress_record
 from timers.wire.formats import LOG_APPEND_TIME, RequestFormat, future_by_id
@@ -48,16 +48,17 @@ def check_cold_tables(spark: SparkSession, tables: ColdTables) -> None:
 
 
 def cold_requests(spark: SparkSession, tables: ColdTables, sent: DataFrame) -> DataFrame:
-    """Each request that went cold, once (:data:`timers.spark.cold.HELD`), also the last ones that were ``sent`` to the
+    """Each request that went cold, once (:data:`timers.spark.cold.HELD_SCHEMA`), also the last ones that were ``sent``
+    to the
     cold topic: `hold` may be behind."""
-    held = spark.read.format("delta").load(tables.held).where(F.col("source").isNotNull()).select(HELD.names)
+    held = spark.read.format("delta").load(tables.held).where(F.col("source").isNotNull()).select(HELD_SCHEMA.names)
     rest = cold.hold(sent, F.lit(None).cast(LongType())).where(F.col("source").isNotNull())
     both = held.unionByName(rest.join(held.select("source"), "source", "left_anti"))
-    return both.dropDuplicates(["source"]).select(HELD.names)
+    return both.dropDuplicates(["source"]).select(HELD_SCHEMA.names)
 
 
 def deleted_by_retention(requests: DataFrame, starts: Offsets, scope: Scope) -> DataFrame:
-    """The records of audited requests (:data:`timers.spark.cold.HELD`) that retention deleted, as :data:`NAMED`.
+    """The records of audited requests (:data:`timers.spark.cold.HELD_SCHEMA`) that retention deleted, as :data:`NAMED`.
     ``starts``: the first offset that each partition still contains."""
     records = requests.withColumns(
         {
@@ -77,8 +78,9 @@ def deleted_by_retention(requests: DataFrame, starts: Offsets, scope: Scope) -> 
     return gone.select(NAMED.names).sortWithinPartitions("topic", "partition", "offset")
 
 
-NAMED = StructType([*RECORD, *schema("source string")])
-"""A record (:data:`timers.spark.columns.RECORD`) and its name. A later record may have its offset, after a cut."""
+NAMED = StructType([*RECORD_SCHEMA, *schema("source string")])
+"""A record (:data:`timers.spark.columns.RECORD_SCHEMA`) and its name. A later record may have its offset, after a
+cut."""
 
 
 class Opening(NamedTuple):
@@ -181,7 +183,8 @@ class Cold(NamedTuple):
     """Requests in the cold tier."""
 
     deleted: DataFrame
-    """Requests that retention deleted from their topics, in the shape of :data:`timers.spark.requests.REQUEST`."""
+    """Requests that retention deleted from their topics, in the shape of
+    :data:`timers.spark.requests.REQUEST_SCHEMA`."""
     waiting: DataFrame
     """Requests that were not promoted: ``request``."""
 
@@ -228,7 +231,7 @@ class Reading:
         self._output_ends = self._of_all(TopicOffsets.high_watermarks)
         self.high_watermarks = self._output_ends | topics.high_watermarks(request_topics)
         ends = self._settle(request_topics)
-        since_ms = None if scope.from_ms is None else max(0, scope.from_ms - MARGIN_MS)
+        since_ms = None if scope.from_ms is None else max(0, scope.from_ms - OUTPUT_MARGIN_MS)
         self._output_starts = self._of_all(
             TopicOffsets.starts if since_ms is None else lambda of, names: of.at_time(names, since_ms)
         )
@@ -253,7 +256,8 @@ class Reading:
     # ---- requests ---------------------------------------------------------------------------------------------------
 
     def requests(self) -> tuple[DataFrame, list[Counted]]:
-        """The decoded requests, in the shape of :data:`timers.spark.requests.REQUEST`, on disk; and their numbers."""
+        """The decoded requests, in the shape of :data:`timers.spark.requests.REQUEST_SCHEMA`, on disk; and their
+        numbers."""
         passed_over = {tp: each.settings.passed_over for tp, each in self._progress.items()}
         rows = self._kept.on_disk(self._decode(self._read(self.span.starts, self.span.ends, passed_over)))
         numbers = F.count(F.lit(1)), F.sum("bytes"), F.min("timestamp_ms"), F.max("timestamp_ms"), F.count("follows")
@@ -290,7 +294,7 @@ class Reading:
     # ---- outputs ----------------------------------------------------------------------------------------------------
 
     def outputs(self, topics: Iterable[str]) -> DataFrame:
-        """The records of those topics that exist, in the shape of :data:`timers.spark.columns.RECORD`.
+        """The records of those topics that exist, in the shape of :data:`timers.spark.columns.RECORD_SCHEMA`.
 
         Raises:
             TimersError: the leader of a partition does not answer.

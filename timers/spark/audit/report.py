@@ -21,7 +21,7 @@ from timers.process.config.settings import Settings
 from timers.process.counted import counted
 from timers.process.http.html_templates import html_templates
 from timers.spark.audit import gaps
-from timers.spark.audit.findings import CLEAN, FAULTY, MAX_HOURS, MAX_LISTED, Findings, Lag, Shown
+from timers.spark.audit.findings import CLEAN, FAULTY, MAX_HOURS_LISTED, MAX_OFFENDERS_LISTED, Findings, Lag, Shown
 from timers.spark.audit.outcomes import ALTERED, DUPLICATE, EARLY, FAULTS, LOST, PENDING, STATUSES, UNDECIDED
 from timers.spark.requests import CANCEL
 from timers.wire.topics import partition_name
@@ -129,10 +129,10 @@ def days(reports: Mapping[str, str], kind: str) -> list[Day]:
             continue
         if all(isinstance(number, int) or number is None for number in numbers):
             found.append(Day(day, *numbers, file=f"{day.isoformat()}.html"))
-    return sorted(found)[-MAX_DAYS:]
+    return sorted(found)[-MAX_TREND_DAYS:]
 
 
-MAX_DAYS = 366
+MAX_TREND_DAYS = 366
 """Largest number of days in a trend."""
 
 
@@ -386,8 +386,8 @@ def page(findings: Findings, settings: Settings, days: Sequence[Day] = ()) -> st
         hint=hint(findings),
         statuses=STATUSES,
         faults=FAULTS,
-        max_listed=MAX_LISTED,
-        max_hours=MAX_HOURS,
+        max_listed=MAX_OFFENDERS_LISTED,
+        max_hours=MAX_HOURS_LISTED,
         name_of=_name,
         passed=findings.is_passed,
         storage=_storage(findings),

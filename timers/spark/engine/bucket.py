@@ -81,8 +81,8 @@ def pack(batch: pa.RecordBatch) -> bytes:
 
 
 def packing(buckets: Sequence[int]) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """The function for ``mapInArrow``: of each batch of requests (:data:`timers.spark.columns.RECORD`) it yields a row
-    for each partition, and one more if other partitions are in between."""
+    """The function for ``mapInArrow``: of each batch of requests (:data:`timers.spark.columns.RECORD_SCHEMA`) it yields
+    a row for each partition, and one more if other partitions are in between."""
 
     def packed(batch: pa.RecordBatch) -> pa.RecordBatch:
         parts = [batch.slice(first, end - first) for first, end in pairwise(bounds(batch))]
@@ -94,7 +94,7 @@ def packing(buckets: Sequence[int]) -> Callable[[Batches], Iterator[pa.RecordBat
 
 # ---- a bucket --------------------------------------------------------------------------------------------------------
 
-FORMAT = 12
+STATE_FORMAT = 12
 """Version of the encoded state. A checkpoint of another version is not read: the log has all of it."""
 
 ANCHORS = 32
@@ -125,15 +125,15 @@ class BucketState:
             (tp, (each.applied, progress_record.encode(each.progress, each.topic_id), *each[3:]))
             for tp, each in self.known.items()
         ]
-        state = (FORMAT, tick_ms, self.anchors, self.agreed, known, list(self.read_to.items()))
+        state = (STATE_FORMAT, tick_ms, self.anchors, self.agreed, known, list(self.read_to.items()))
         return bytes(msgpack.packb(state))
 
     @classmethod
     def decode(cls, data: bytes) -> BucketState:
         """Read the bytes that :meth:`encode` wrote."""
         version, *rest = msgpack.unpackb(data, strict_map_key=False, use_list=False)
-        if version != FORMAT:
-            raise CheckpointMismatch(f"the checkpoint has format {version}, not {FORMAT}")
+        if version != STATE_FORMAT:
+            raise CheckpointMismatch(f"the checkpoint has format {version}, not {STATE_FORMAT}")
         tick_ms, anchors, agreed, known, read_to = rest
         return cls(
             None if tick_ms is None else Tick(tick_ms),
@@ -298,7 +298,7 @@ class Bucket:
 OUTPUT = "said binary"
 """The output row of a bucket: a pickled :class:`Said`."""
 
-TOLD = "timers.told"
+TOLD_PROPERTY = "timers.told"
 """Local property of a micro-batch, by which the driver tells the tasks something: an encoded :class:`Told`."""
 
 
@@ -394,5 +394,5 @@ class TimerProcessor(StatefulProcessor):
 def _told() -> Told:
     context = TaskContext.get()
     assert context is not None
-    text = context.getLocalProperty(TOLD)
+    text = context.getLocalProperty(TOLD_PROPERTY)
     return Told.decode(text) if text else Told({}, [])

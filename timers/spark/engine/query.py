@@ -44,7 +44,7 @@ from timers.process.config.settings import Settings
 from timers.process.counted import per_second
 from timers.spark import jvm, kafka
 from timers.spark.engine import bucket
-from timers.spark.engine.bucket import TOLD, Said, TimerProcessor, Told
+from timers.spark.engine.bucket import TOLD_PROPERTY, Said, TimerProcessor, Told
 from timers.spark.engine.machines import Openings, Places, Read
 from timers.spark.engine.questions import Questions
 from timers.spark.jvm import listening
@@ -164,7 +164,7 @@ TRIAL_S = 15.0
 """So much longer the tasks send nothing to a failing target. The driver tries it first with a timer of the retry topic,
 and an attempt without an answer takes up to 12 s."""
 
-BUCKETS = "spark.sql.shuffle.partitions"
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def bucket_keys(spark: SparkSession, count: int) -> list[int]:
 
 
 def ticks_of(oscillator: DataFrame, buckets: Sequence[int]) -> DataFrame:
-    """Each tick (:data:`timers.spark.columns.RECORD`) as one row for each bucket.
+    """Each tick (:data:`timers.spark.columns.RECORD_SCHEMA`) as one row for each bucket.
 
     Only records with a time from the broker are ticks [I10].
     """
@@ -295,7 +295,7 @@ def start(
         read = {tp: Read(end, log_ends.get(tp), lineages[tp]) for tp, end in ends.items()}
         circuits = [each._replace(new_from_s=each.new_from_s + TRIAL_S) for each in targets.circuit_breaker.circuits()]
         told = Told(read, circuits, driver.questions.told(), driver.openings.commands)
-        frame.sparkSession.sparkContext.setLocalProperty(TOLD, told.encode())
+        frame.sparkSession.sparkContext.setLocalProperty(TOLD_PROPERTY, told.encode())
         said: list[Said] = [pickle.loads(row["said"]) for row in frame.collect()]
         for each in said:
             targets.merge(each.failing.opened)
@@ -303,7 +303,7 @@ def start(
             driver.questions.note(each.total.answers)
         done(number, said)
 
-    spark.conf.set(BUCKETS, str(plan.buckets))
+    spark.conf.set(SHUFFLE_PARTITIONS, str(plan.buckets))
     driver.read_logs.begin(plan.progress)
     writer = processed(spark, settings, plan, partitions).writeStream.foreachBatch(run)
     running.set_result(writer.option("checkpointLocation", plan.checkpoint).queryName(NAME).start())

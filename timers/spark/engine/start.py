@@ -30,10 +30,10 @@ from timers.kafka.records import Record, TransactionalWriter
 from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topics import Cluster
 from timers.process.config.settings import Settings
-from timers.spark.engine.bucket import FORMAT
-from timers.spark.engine.query import BUCKETS, Plan, request_topics
+from timers.spark.engine.bucket import STATE_FORMAT
+from timers.spark.engine.query import SHUFFLE_PARTITIONS, Plan, request_topics
 from timers.spark.jvm import on_storage
-from timers.spark.storage import ENDED, PLANNED, check_shared, children, numbers
+from timers.spark.storage import ENDED_DIRECTORY, PLANNED_DIRECTORY, check_shared, children, numbers
 from timers.wire import progress as progress_record
 from timers.wire import topics
 
@@ -43,7 +43,7 @@ TIMEOUT_S = 60.0
 def session_settings(buckets: int) -> dict[str, str]:
     state = "spark.sql.streaming.stateStore"
     return {
-        BUCKETS: str(buckets),
+        SHUFFLE_PARTITIONS: str(buckets),
         f"{state}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
         # Each micro-batch writes its changes to the checkpoint, not the whole state.
         f"{state}.rocksdb.changelogCheckpointing.enabled": "true",
@@ -230,7 +230,7 @@ def claim(spark: SparkSession, directory: str, app_id: str, cluster_id: str) -> 
             Kafka cluster.
     """
     check_shared(spark, "--checkpoint", directory)
-    if children(spark, directory).keys() & {PLANNED, ENDED}:
+    if children(spark, directory).keys() & {PLANNED_DIRECTORY, ENDED_DIRECTORY}:
         raise SettingsError(f"--checkpoint {directory!r} has a checkpoint of another query: use another directory")
     own = f"{_OWNER}{app_id}@{cluster_id}"
 
@@ -264,12 +264,12 @@ def choose_checkpoint(
     listed = children(spark, directory)
     names = sorted(listed, key=lambda name: -listed[name].getModificationTime())
     found = {name: tuple(map(int, parts.groups())) for name in names if (parts := _NAME.fullmatch(name))}
-    same_format = [buckets for version, buckets in found.values() if version == FORMAT]
+    same_format = [buckets for version, buckets in found.values() if version == STATE_FORMAT]
     buckets = asked or (same_format[0] if same_format else default)
-    chosen = f"state-{FORMAT}-{buckets}"
+    chosen = f"state-{STATE_FORMAT}-{buckets}"
     root = directory.rstrip("/")
     # Without a planned micro-batch it has nothing, whatever Spark has noted about the starts of topics.
-    is_new = anew or chosen not in found or not numbers(spark, f"{root}/{chosen}/{PLANNED}")
+    is_new = anew or chosen not in found or not numbers(spark, f"{root}/{chosen}/{PLANNED_DIRECTORY}")
     replaced = tuple(f"{root}/{name}" for name in sorted(found) if is_new or name != chosen)
     return Checkpoint(f"{root}/{chosen}", buckets, is_new, replaced)
 
@@ -285,7 +285,7 @@ def forget_planned(spark: SparkSession, checkpoint: str) -> None:
 
     A repeated micro-batch need not be the same one: what has fired is in the progress.
     """
-    ended = numbers(spark, f"{checkpoint}/{ENDED}")
-    for number in numbers(spark, f"{checkpoint}/{PLANNED}"):
+    ended = numbers(spark, f"{checkpoint}/{ENDED_DIRECTORY}")
+    for number in numbers(spark, f"{checkpoint}/{PLANNED_DIRECTORY}"):
         if number > max(ended, default=-1):
-            delete(spark, f"{checkpoint}/{PLANNED}/{number}")
+            delete(spark, f"{checkpoint}/{PLANNED_DIRECTORY}/{number}")

@@ -65,17 +65,17 @@ class TimersSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns that a read has."""
-        from timers.spark.frames.pending_rows import PENDING
+        from timers.spark.frames.pending_rows import PENDING_SCHEMA
 
-        return PENDING
+        return PENDING_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from timers.spark.frames.pending_rows import PENDING
+        from timers.spark.frames.pending_rows import PENDING_SCHEMA
 
         settings, rest = _settings(self.options)
         if rest:
             raise SettingsError(f"option {quoted(min(rest))} has no effect on a read: leave it out")
-        if schema != PENDING:
+        if schema != PENDING_SCHEMA:
             raise SettingsError("a read of timers has columns of its own: leave out schema(...)")
         return PendingTimers(settings)
 

@@ -21,14 +21,14 @@ from timers.process.config.settings import Settings
 from timers.spark.columns import record_batches, schema
 from timers.wire.topics import source
 
-PENDING = schema(
+PENDING_SCHEMA = schema(
     "topic string, due timestamp, due_s bigint, id string, key binary, attempts int, source string, as_of timestamp"
 )
 """One timer: its callback topic, the second in which it fires, its id (null if the sender gave none), the key of its
 callback, how often it has failed, and the record of its request. ``as_of``: when the newest commit of its partition was
 read, which says that it is pending."""
 
-PLACE = ("topic", "partition")
+PLACE_COLUMNS = ("topic", "partition")
 
 
 def places(settings: Settings, cluster: Cluster) -> list[TopicPartition]:
@@ -39,20 +39,22 @@ def places(settings: Settings, cluster: Cluster) -> list[TopicPartition]:
 
 
 def reader(settings: Settings, cluster: Cluster) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function for ``mapInArrow`` over places; it yields rows of :data:`PENDING`."""
+    """A function for ``mapInArrow`` over places; it yields rows of :data:`PENDING_SCHEMA`."""
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield from read_places(settings, cluster, zip(*(batch[each].to_pylist() for each in PLACE), strict=True))
+            yield from read_places(
+                settings, cluster, zip(*(batch[each].to_pylist() for each in PLACE_COLUMNS), strict=True)
+            )
 
     return read
 
 
 def read_places(settings: Settings, cluster: Cluster, tps: Iterable[TopicPartition]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of some partitions, in the shape of :data:`PENDING`."""
+    """Yield the rows of some partitions, in the shape of :data:`PENDING_SCHEMA`."""
     with scratch_directory() as directory, PendingReader(settings, cluster, directory, lambda: None) as stores:
         for tp in tps:
-            yield from record_batches(_rows(settings, stores, tp), PENDING, _key_bytes)
+            yield from record_batches(_rows(settings, stores, tp), PENDING_SCHEMA, _key_bytes)
 
 
 def _key_bytes(row: tuple[Any, ...]) -> int:

@@ -31,9 +31,9 @@ from timers.client.times import parse_duration
 from timers.core.operation import ABSENT
 from timers.core.printable import json_value, printable_json, quoted
 from timers.errors import InvalidTimerError, SettingsError
-from timers.spark.columns import BATCH_BYTES, record_batches, schema
+from timers.spark.columns import MAX_BATCH_BYTES, record_batches, schema
 from timers.spark.frames.timer_columns import (
-    INDEX,
+    PANDAS_INDEX_PREFIX,
     RowOptions,
     TimerColumns,
     TimerRow,
@@ -50,7 +50,7 @@ from timers.wire.formats import future_by_id
 PARQUET, CSV, JSON = "parquet", "csv", "json"
 UTF_8 = "utf-8"
 
-ENTRY = schema("content string, id string, due_s bigint, value binary, headers headers, row string")
+ENTRY_SCHEMA = schema("content string, id string, due_s bigint, value binary, headers headers, row string")
 """A row of a file. ``content``: hash of its fields, if it has no ``id``. ``value`` and ``headers`` are those of the
 request. ``row``: of one that is no timer, a JSON line that can be mended and imported; all else is null then. One that
 is refused because it is past has ``content`` or ``id``, ``due_s`` and ``row``: an earlier run may have sent it."""
@@ -134,7 +134,7 @@ class RowFiles:
             raise SettingsError(f"{shown(url)}: {error}") from None
 
     def entries(self, url: str, file: BinaryIO, now_ns: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a file in the shape of :data:`ENTRY`.
+        """Yield the rows of a file in the shape of :data:`ENTRY_SCHEMA`.
 
         Args:
             now_ns: epoch nanoseconds from which delays count, and before which a row is past.
@@ -142,7 +142,7 @@ class RowFiles:
         if self.urls is None:
             self.check_file(url, file)
             file.seek(0)
-        yield from record_batches(self._entries(url, file, now_ns, most_bytes), ENTRY, _size_of)
+        yield from record_batches(self._entries(url, file, now_ns, most_bytes), ENTRY_SCHEMA, _size_of)
 
     def _entries(self, url: str, file: BinaryIO, now_ns: int, most_bytes: int) -> Iterator[tuple[Any, ...]]:
         encode, conditions = Encoder(most_bytes), future_by_id.encode_condition(ABSENT)
@@ -314,7 +314,7 @@ def _fields_of(source: Mapping[str, Any] | tuple[pa.RecordBatch, int]) -> dict[s
         source = {name: values_of(batch.column(name).slice(index, 1))[0] for name in batch.schema.names}
     found: dict[str, Any] = {}
     for name, value in source.items():
-        if value is None or name in _OF_REJECTS or name.startswith(INDEX):
+        if value is None or name in _OF_REJECTS or name.startswith(PANDAS_INDEX_PREFIX):
             continue
         try:
             form = _json_form(value)
@@ -366,7 +366,7 @@ def _rows_at_once(whole: pq.ParquetFile) -> int:
     about = whole.metadata
     groups = (about.row_group(number) for number in range(about.num_row_groups))
     largest = max((each.total_byte_size // max(1, each.num_rows) for each in groups), default=0)
-    return max(1, min(_READ_ROWS, BATCH_BYTES // max(1, largest)))
+    return max(1, min(_READ_ROWS, MAX_BATCH_BYTES // max(1, largest)))
 
 
 def _schema(whole: pq.ParquetFile) -> pa.Schema:

@@ -39,7 +39,7 @@ HASH_DIGITS = 40
 
 PAST_MODES = ("refuse", "fire")
 
-INDEX = "__index_level_"
+PANDAS_INDEX_PREFIX = "__index_level_"
 """Begin of the names that pandas gives to an index without a name."""
 
 _PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -127,7 +127,7 @@ class TimerColumns:
     def __init__(self, schema: pa.Schema, options: RowOptions) -> None:
         options.check()
         self._options = options
-        names = [name for name in schema.names if not name.startswith(INDEX)]
+        names = [name for name in schema.names if not name.startswith(PANDAS_INDEX_PREFIX)]
         _check_names(names, options)
         self._columns = {
             "at" if name == "due" else name: (name, _reader(name, schema.field(name).type, options.zone))

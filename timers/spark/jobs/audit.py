@@ -24,7 +24,7 @@ from timers.spark import jvm
 from timers.spark.audit import chains, gaps, outcomes
 from timers.spark.audit import findings as figures
 from timers.spark.audit.evidence import Evidence, Facts, RequestTopics
-from timers.spark.audit.findings import OBJECTIVE, Findings, Objective, collect
+from timers.spark.audit.findings import DEFAULT_OBJECTIVE, Findings, Objective, collect
 from timers.spark.audit.gaps import Scope, Unplaced, before, inside, ranges_between
 from timers.spark.audit.outcomes import LOST, UNDECIDED, Moment
 from timers.spark.audit.reading import Opening, Reading, check_cold_tables
@@ -57,7 +57,7 @@ class Audit:
     table_format: str = "delta"
     cold: ColdTables | None = None
     """Tables of the cold tier; None: do not read them."""
-    objective: Objective = OBJECTIVE
+    objective: Objective = DEFAULT_OBJECTIVE
 
 
 def run(spark: SparkSession, audit: Audit, say: Callable[[str], None]) -> Findings:

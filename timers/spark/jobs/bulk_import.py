@@ -32,7 +32,7 @@ from timers.process.config.settings import Settings
 from timers.process.counted import counted
 from timers.spark import jvm, kafka
 from timers.spark.columns import header, schema
-from timers.spark.frames.rows import ENTRY, RowFiles, local_path, opened, shown
+from timers.spark.frames.rows import ENTRY_SCHEMA, RowFiles, local_path, opened, shown
 from timers.spark.session import described
 from timers.spark.storage import Kept, children, table_at
 from timers.wire import headers as h
@@ -158,7 +158,7 @@ def _run(spark: SparkSession, job: Import, now_ns: int, say: Callable[[str], Non
 
 
 def _is_timer() -> Column:
-    """Of rows (:data:`timers.spark.frames.rows.ENTRY`): true also of one that is refused because it is past."""
+    """Of rows (:data:`timers.spark.frames.rows.ENTRY_SCHEMA`): true also of one that is refused because it is past."""
     return F.col("content").isNotNull() | F.col("id").isNotNull()
 
 
@@ -191,8 +191,8 @@ def _looked_at(read: DataFrame) -> _Found:
 
 
 def numbered(entries: DataFrame, name: str, *, is_each_once: bool) -> DataFrame:
-    """Timers (:data:`timers.spark.frames.rows.ENTRY`) with their ids: ``id``, ``due_s``, ``value``, ``headers`` and
-    ``row``. Equal rows get different numbers, because each row is a timer."""
+    """Timers (:data:`timers.spark.frames.rows.ENTRY_SCHEMA`) with their ids: ``id``, ``due_s``, ``value``, ``headers``
+    and ``row``. Equal rows get different numbers, because each row is a timer."""
     number = F.lit(1) if is_each_once else F.row_number().over(Window.partitionBy("content").orderBy("value"))
     id = F.coalesce("id", F.concat_ws("-", F.lit(name), "content", number.cast("string")))
     return entries.where(_is_timer()).select(id.alias("id"), "due_s", "value", "headers", "row")
@@ -202,7 +202,7 @@ def numbered(entries: DataFrame, name: str, *, is_each_once: bool) -> DataFrame:
 
 
 def entries(spark: SparkSession, files: RowFiles, most_bytes: int, now_ns: int) -> DataFrame:
-    """The rows of files in the shape of :data:`timers.spark.frames.rows.ENTRY`: a task reads whole files."""
+    """The rows of files in the shape of :data:`timers.spark.frames.rows.ENTRY_SCHEMA`: a task reads whole files."""
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -215,7 +215,7 @@ def entries(spark: SparkSession, files: RowFiles, most_bytes: int, now_ns: int) 
         found = spark.createDataFrame(places, schema("path string, content binary")).repartition(len(places))
     else:
         found = spark.read.format("binaryFile").load([*files.paths]).select("path", "content")
-    return found.mapInArrow(read, ENTRY)
+    return found.mapInArrow(read, ENTRY_SCHEMA)
 
 
 def _in_topic(spark: SparkSession, job: Import, starts: Offsets, ends: Offsets) -> DataFrame:

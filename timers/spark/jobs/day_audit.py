@@ -24,8 +24,8 @@ from timers.spark import jvm
 from timers.spark.audit import gaps, history
 from timers.spark.audit.anew import named
 from timers.spark.audit.findings import Counted, Findings, PartitionRead
-from timers.spark.audit.gaps import DELETED, OPEN, Reason
-from timers.spark.audit.history import ANEW, Gap, History, Known
+from timers.spark.audit.gaps import OPEN_TRANSACTION, RECORDS_DELETED, Reason
+from timers.spark.audit.history import TOPIC_MADE_ANEW, Gap, History, Known
 from timers.spark.audit.outcomes import LOST
 from timers.spark.audit.reading import moved_below, with_holds
 from timers.spark.cold import day_of
@@ -109,7 +109,7 @@ def _log(known: Known, lacks: Sequence[Gap], made_anew: Mapping[str, Mapping[int
         place, times = (gap.topic, gap.partition), list(made_anew.get(gap.topic, ()))
         if gap.role == history.OUTPUT:
             continue
-        if gap.code == ANEW and gap.batch in times:
+        if gap.code == TOPIC_MADE_ANEW and gap.batch in times:
             # Where the former log ended is not known.
             name = named(gap.topic, times.index(gap.batch))
             ends[name][gap.partition] = range(_NO_END)
@@ -137,15 +137,15 @@ def _missing(
     for (role, topic, partition), each in known.positions.items():
         is_behind = each.offset < each.end
         if topic == settings.retry_topic and is_behind:
-            retries = gaps.Gap(as_of_ms, OPEN)
+            retries = gaps.Gap(as_of_ms, OPEN_TRANSACTION)
         if role != history.OUTPUT:
             continue
         count, of = topics.get(topic, (0, {}))
         until_ms = max((gap.until_ms for gap in lacks if gap[:2] == (topic, partition)), default=0)
         if is_behind:
-            of[partition] = gaps.Gap(as_of_ms, OPEN)
+            of[partition] = gaps.Gap(as_of_ms, OPEN_TRANSACTION)
         elif until_ms:
-            of[partition] = gaps.Gap(until_ms, DELETED)
+            of[partition] = gaps.Gap(until_ms, RECORDS_DELETED)
         topics[topic] = max(count, partition + 1), of
     return gaps.Gaps(
         topics,
@@ -168,9 +168,11 @@ def _reasons(known: Known, lacks: Sequence[Gap], topics: TopicOffsets) -> Iterat
         end, high = stable.get(topic, {}).get(partition), known.positions[history.REQUEST, topic, partition].end
         if end is not None and end < high:
             name = partition_name(topic, partition)
-            yield Reason(OPEN, f"{name} has records from offset {end:,} on that are behind an open transaction")
+            yield Reason(
+                OPEN_TRANSACTION, f"{name} has records from offset {end:,} on that are behind an open transaction"
+            )
     for gap in lacks:
         if gap.topic in names and gap.role != history.OUTPUT and not gap.is_accepted:
             name = partition_name(gap.topic, gap.partition)
             lost = f"the requests of {name} at offsets {gap.offsets} are not in the table"
-            yield Reason(DELETED, f"{lost}, until `timers spark history --accept-gaps` accepts this")
+            yield Reason(RECORDS_DELETED, f"{lost}, until `timers spark history --accept-gaps` accepts this")

@@ -38,13 +38,13 @@ from timers.spark import jvm, kafka, requests
 from timers.spark.audit import anew, chains, event_rows, history, outcomes
 from timers.spark.audit.anew import Anew, told_apart
 from timers.spark.audit.evidence import RequestTopics
-from timers.spark.audit.gaps import MARGIN_MS
-from timers.spark.audit.history import ANEW, CUT, DELETED, Gap, History, Known, Place, Position
+from timers.spark.audit.gaps import OUTPUT_MARGIN_MS
+from timers.spark.audit.history import LOG_CUT, RECORDS_DELETED, TOPIC_MADE_ANEW, Gap, History, Known, Place, Position
 from timers.spark.audit.outcomes import Moment
 from timers.spark.audit.reading import NO_LIMIT, read_opening
 from timers.spark.columns import header_text
 from timers.spark.jobs.audit import BROKERS_CLOCKS_MS, brokers_now
-from timers.spark.monitoring import AT_WORK_S, Monitor
+from timers.spark.monitoring import MAX_WORK_S, Monitor
 from timers.spark.session import described, sentence_of
 from timers.spark.storage import retried
 from timers.wire.checks import PRODUCER_CLOCK_ERROR_MS
@@ -68,9 +68,9 @@ FRESH_S = 60
 """A job that runs notes after :data:`IDLE_S` and at most this time that it has read all."""
 
 _WHY = {
-    DELETED: "they were deleted before they were read",
-    CUT: "the log has lost its end, and what was appended in its place has their offsets",
-    ANEW: "the topic was made anew",
+    RECORDS_DELETED: "they were deleted before they were read",
+    LOG_CUT: "the log has lost its end, and what was appended in its place has their offsets",
+    TOPIC_MADE_ANEW: "the topic was made anew",
 }
 """Why records could not be read -> the same in words."""
 
@@ -308,12 +308,12 @@ class _Job:
         """Seconds that long work may take. The first run of an audit is started again if it is killed, and no audit can
         use what it has made so far: so it promises each commit for soon, and an audit waits for minutes only."""
         is_first_fill = self._every_s is None and not self._known.as_of_ms
-        return self._again_s if is_first_fill else AT_WORK_S
+        return self._again_s if is_first_fill else MAX_WORK_S
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """Inside the block the job commits nothing for a long time, and no audit ends it."""
-        self._note(AT_WORK_S)
+        self._note(MAX_WORK_S)
         try:
             with self._monitor.at_work():
                 yield
@@ -427,17 +427,17 @@ class _Job:
                     if first and start == first:
                         plan.gaps.append(self._deleted(topics, role, topic, partition, 0, first, as_of_ms))
                 elif known.topic_id != id or high < known.offset:
-                    log, code = known.log + 1, CUT if known.topic_id == id else ANEW
-                    start = min(first, high) if code == ANEW else high
+                    log, code = known.log + 1, LOG_CUT if known.topic_id == id else TOPIC_MADE_ANEW
+                    start = min(first, high) if code == TOPIC_MADE_ANEW else high
                     until_ms = as_of_ms
-                    if code == ANEW:
+                    if code == TOPIC_MADE_ANEW:
                         # With a margin, the first callbacks of the new log would be of the old one.
                         clocks_ms = 0 if role == history.REQUEST else PRODUCER_CLOCK_ERROR_MS
                         first_ms = topics.first_ms(topic, partition, first, stable[topic][partition], clocks_ms)
                         until_ms = min(as_of_ms, first_ms or as_of_ms)
-                    lost = known.offset if code == ANEW else high
+                    lost = known.offset if code == TOPIC_MADE_ANEW else high
                     plan.gaps.append(Gap(topic, partition, lost, known.end, until_ms, code, role))
-                    if code == ANEW and start:
+                    if code == TOPIC_MADE_ANEW and start:
                         plan.gaps.append(self._deleted(topics, role, topic, partition, 0, start, as_of_ms))
                 else:
                     start, log = max(first, known.offset), known.log
@@ -452,13 +452,15 @@ class _Job:
             for of, name, partition in self._known.positions.keys() - plan.positions.keys():
                 if (of, name) == (role, topic):  # it was made anew with fewer partitions
                     known = self._known.positions[role, topic, partition]
-                    plan.gaps.append(Gap(topic, partition, known.offset, known.end, as_of_ms, ANEW, role))
+                    plan.gaps.append(Gap(topic, partition, known.offset, known.end, as_of_ms, TOPIC_MADE_ANEW, role))
         return plan
 
     def _with_new(self, plans: Collection[_Plan]) -> dict[str, list[int]]:
         """When topics were made anew, with what some plans have found, which counts for all once it is committed."""
         gaps = [gap for plan in plans if plan.role == history.REQUEST for gap in plan.gaps]
-        found = {gap.topic: gap.until_ms for gap in gaps if gap.code == ANEW and gap.topic in self._told_apart}
+        found = {
+            gap.topic: gap.until_ms for gap in gaps if gap.code == TOPIC_MADE_ANEW and gap.topic in self._told_apart
+        }
         return self._anew | {topic: [*self._anew.get(topic, ()), since_ms] for topic, since_ms in found.items()}
 
     def _open(self, plan: _Plan) -> None:
@@ -482,13 +484,13 @@ class _Job:
         since_ms = self._named.get(topic)
         if since_ms is None or role == history.REQUEST or (role, topic, 0) in self._known.positions:
             return {}
-        return topics.at_time([topic], max(0, since_ms - MARGIN_MS)).get(topic, {})
+        return topics.at_time([topic], max(0, since_ms - OUTPUT_MARGIN_MS)).get(topic, {})
 
     def _deleted(
         self, topics: TopicOffsets, role: str, topic: str, partition: int, start: int, end: int, as_of_ms: int
     ) -> Gap:
         until_ms = topics.whole_since_ms([topic], as_of_ms)[topic][partition]
-        return Gap(topic, partition, start, end, until_ms, DELETED, role)
+        return Gap(topic, partition, start, end, until_ms, RECORDS_DELETED, role)
 
     # ---- records ----------------------------------------------------------------------------------------------------
 
@@ -600,7 +602,7 @@ def _name_anew(plan: _Plan) -> None:
     """Give the gaps of a topic that was made anew one time, that of its first record: all its partitions were."""
     found: dict[str, int] = {}
     for gap in plan.gaps:
-        if gap.code == ANEW:
+        if gap.code == TOPIC_MADE_ANEW:
             found[gap.topic] = min(gap.until_ms, found.get(gap.topic, gap.until_ms))
     plan.gaps = [gap._replace(until_ms=found.get(gap.topic, gap.until_ms)) for gap in plan.gaps]
 

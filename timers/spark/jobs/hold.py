@@ -26,8 +26,16 @@ from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.process.config.settings import Settings
 from timers.process.counted import counted, per_second
 from timers.spark import jvm, kafka
-from timers.spark.cold import TOPIC_ID, WENT_ON, ColdTables, hold
-from timers.spark.storage import COMMIT_TRIES, ENDED, PLANNED, is_conflict, numbers, properties_of, retried
+from timers.spark.cold import TOPIC_ID_PROPERTY, WENT_ON_PROPERTY, ColdTables, hold
+from timers.spark.storage import (
+    COMMIT_TRIES,
+    ENDED_DIRECTORY,
+    PLANNED_DIRECTORY,
+    is_conflict,
+    numbers,
+    properties_of,
+    retried,
+)
 
 _OBSERVED, _FOREIGN = "hold", "foreign"
 """Names of what Spark counts in each micro-batch: records that are no cold requests."""
@@ -94,11 +102,11 @@ def fit(spark: SparkSession, tables: ColdTables, topic: str, topic_id: str, say:
     last = _last(spark, tables, query, known, say)
     if _numbers(spark, checkpoint) != (planned, ended):
         raise NameTakenError(f"another `timers spark hold` uses the table {tables.held!r}: this one ends")
-    if known.get(TOPIC_ID, topic_id) != topic_id:
+    if known.get(TOPIC_ID_PROPERTY, topic_id) != topic_id:
         _read_anew(spark, checkpoint, f"{topic} was made anew", topic, say)
     elif last is not None and 0 <= planned < last:
         anew = str(uuid.uuid4())  # Delta would skip micro-batches of the former query up to the last one
-        _note(spark, tables, f"{WENT_ON}{anew}", str(planned))
+        _note(spark, tables, f"{WENT_ON_PROPERTY}{anew}", str(planned))
         jvm.write_text(spark, f"{checkpoint}/metadata", json.dumps({"id": anew}))
         say("hold: the checkpoint is older than the table: some requests are read once more")
     elif (
@@ -107,20 +115,22 @@ def fit(spark: SparkSession, tables: ColdTables, topic: str, topic_id: str, say:
         or _was_restored(spark, tables, query)
     ):
         _read_anew(spark, checkpoint, "table and checkpoint do not fit together", topic, say)
-    if known.get(TOPIC_ID) != topic_id:
-        _note(spark, tables, TOPIC_ID, topic_id)
+    if known.get(TOPIC_ID_PROPERTY) != topic_id:
+        _note(spark, tables, TOPIC_ID_PROPERTY, topic_id)
 
 
 def _numbers(spark: SparkSession, checkpoint: str) -> tuple[int, int]:
     """The last planned and the last ended micro-batch of a checkpoint; -1: there is none."""
-    planned, ended = (max(numbers(spark, f"{checkpoint}/{of}"), default=-1) for of in (PLANNED, ENDED))
+    planned, ended = (
+        max(numbers(spark, f"{checkpoint}/{of}"), default=-1) for of in (PLANNED_DIRECTORY, ENDED_DIRECTORY)
+    )
     return planned, ended
 
 
 def read_to(spark: SparkSession, checkpoint: str) -> Offsets:
     """To where `hold` has read, by the last micro-batch that has ended; empty: none has, or its file is damaged."""
     _, ended = _numbers(spark, checkpoint)
-    planned = dict(jvm.read_texts(spark, f"{checkpoint}/{PLANNED}")).get(str(ended)) or ""
+    planned = dict(jvm.read_texts(spark, f"{checkpoint}/{PLANNED_DIRECTORY}")).get(str(ended)) or ""
     with suppress(ValueError, TypeError, AttributeError):
         return kafka.from_json(planned.rpartition("\n")[2])  # after lines with the version and properties
     return {}
@@ -135,7 +145,7 @@ def _last(
     except NotImplementedError as error:
         say(f"hold: the checkpoint is not compared with the table: {error}")
         return None
-    return int(known.get(f"{WENT_ON}{query}", -1)) if last is None else last
+    return int(known.get(f"{WENT_ON_PROPERTY}{query}", -1)) if last is None else last
 
 
 def _note(spark: SparkSession, tables: ColdTables, name: str, value: str) -> None:

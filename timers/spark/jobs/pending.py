@@ -8,19 +8,19 @@ from pyspark.sql import functions as F
 from timers.kafka.topics import Cluster
 from timers.process.config.settings import Settings
 from timers.spark.columns import schema
-from timers.spark.frames.pending_rows import PENDING, PLACE, places, reader
+from timers.spark.frames.pending_rows import PENDING_SCHEMA, PLACE_COLUMNS, places, reader
 from timers.spark.session import described
 from timers.spark.storage import Kept
 
 
 def pending(spark: SparkSession, settings: Settings, cluster: Cluster) -> DataFrame:
-    """What is pending: :data:`timers.spark.frames.pending_rows.PENDING`, with its ``hour``.
+    """What is pending: :data:`timers.spark.frames.pending_rows.PENDING_SCHEMA`, with its ``hour``.
 
     It is read anew whenever it is used.
     """
     tps = places(settings, cluster)
-    parts = spark.createDataFrame(tps, schema("topic string, partition int")).repartition(len(tps), *PLACE)
-    timers = parts.mapInArrow(reader(settings, cluster), PENDING)
+    parts = spark.createDataFrame(tps, schema("topic string, partition int")).repartition(len(tps), *PLACE_COLUMNS)
+    timers = parts.mapInArrow(reader(settings, cluster), PENDING_SCHEMA)
     return timers.withColumn("hour", F.date_trunc("hour", "due"))
 
 

@@ -50,7 +50,7 @@ from timers.kafka.topics import existing_topics
 from timers.process.config.settings import Settings
 from timers.process.counted import counted
 from timers.spark import cold, jvm, kafka
-from timers.spark.cold import PROMOTED, ColdTables, cold_sources
+from timers.spark.cold import PROMOTED_SCHEMA, ColdTables, cold_sources
 from timers.spark.columns import header_text, headers_of, record_batch, schema
 from timers.spark.jobs.hold import read_to
 from timers.spark.session import described, sentence_of
@@ -124,7 +124,8 @@ def _check_newest(config: Mapping[str, Any], group: str, topic: str, own: str) -
 def writer(
     open_port: Callable[[], KafkaPort], rate_per_s: int
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function for ``mapInArrow`` over rows of :data:`timers.spark.cold.HELD`; it yields rows of :data:`SENT`."""
+    """A function for ``mapInArrow`` over rows of :data:`timers.spark.cold.HELD_SCHEMA`; it yields rows of
+    :data:`SENT`."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         sent: list[int] = []
@@ -360,7 +361,7 @@ class Batch(NamedTuple):
     chunks: Sequence[pa.Table] = ()
     """For each round the timers that it writes, the earliest first: (due_day, due_s, source)."""
     requests: Sequence[DataFrame] = ()
-    """For each round the whole requests of these timers (:data:`timers.spark.cold.HELD`)."""
+    """For each round the whole requests of these timers (:data:`timers.spark.cold.HELD_SCHEMA`)."""
     written: Sequence[pa.Table] = ()
     """The timers that earlier rounds have written: as ``chunks``."""
 
@@ -589,7 +590,7 @@ def record_interrupted(
             with Kept() as kept:
                 rows = kept.on_disk(new.select("due_day", "due_s", "source", F.lit(batch).alias("batch")))
                 found += rows.count()
-                cold.append(rows, tables.promoted, PROMOTED)
+                cold.append(rows, tables.promoted, PROMOTED_SCHEMA)
         if logs.deleted > deleted and not overdue and not waiting(logs.needs_its_copy()).isEmpty():
             # The batch is not done: the next run must not be sure of it, either.
             logs.unsure_until_s = max(logs.unsure_until_s, until_s)
@@ -664,7 +665,7 @@ def end(spark: SparkSession, job: Promote, batch: Batch) -> None:
 def _record(spark: SparkSession, job: Promote, batch: Batch) -> None:
     if batch.written:
         written = spark.createDataFrame(pa.concat_tables(batch.written)).withColumn("batch", F.lit(batch.name))
-        cold.append(written, job.tables.promoted, PROMOTED)
+        cold.append(written, job.tables.promoted, PROMOTED_SCHEMA)
 
 
 def _write_chunk(spark: SparkSession, job: Promote, logs: Logs, batch: Batch, began: float) -> Round:

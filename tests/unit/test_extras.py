@@ -191,6 +191,7 @@ def test_a_lock_has_what_the_parts_of_its_extras_import(lock: str) -> None:
     for extra in LOCKS[lock]:
         found = lacking(needed(extra), locked)
         assert found.keys() <= may_lack, (extra, found)
+        assert installed(extra) <= locked, "pip takes no package without a hash"
 
 
 def test_a_package_has_one_version_in_all_extras() -> None:

@@ -29,13 +29,16 @@ from tests.deploy.chart import (
 from tests.harness.sim_console import SimCluster
 from timers.cli.topics import acls, create
 from timers.console.web.server import Server
+from timers.kafka.own_topics import own_topics
 from timers.kafka.rights import CONSOLE, ENGINE, WORKER
 from timers.process.config import variables
 from timers.process.config.declarations import SETTINGS
 from timers.process.config.settings import Settings
 from timers.worker.machines.pool import HANDOVER_S
+from timers.worker.service import STOP_TIMEOUT_S
 
 ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "kubernetes.md").read_text()
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 CHUNK_MB = Settings.chunk_bytes / 2**20
 
@@ -53,6 +56,11 @@ def leaves(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]
             yield from leaves(value, (*path, key))
     else:
         yield path
+
+
+def blocks_of_the_page(language: str) -> list[Any]:
+    texts = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    return [yaml.safe_load(text) for text in texts] if language == "yaml" else texts
 
 
 # ---- values and their schema ----------------------------------------------------------------------------------------
@@ -88,10 +96,9 @@ def test_the_schema_refuses_what_would_not_work(wrong: dict[str, Any], said: str
 
 
 def test_the_page_has_values_that_the_schema_takes() -> None:
-    page = (ROOT / "docs" / "kubernetes.md").read_text()
-    blocks = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    assert blocks and [refused(yaml.safe_load(block)) for block in blocks] == [[]] * len(blocks)
-    named = re.findall(r"`((?:[a-z]+\.)+[A-Za-z]+)(?:: [^`]*)?`", page)
+    blocks = [each for each in blocks_of_the_page("yaml") if isinstance(each, dict)]
+    assert blocks and [refused(each) for each in blocks] == [[]] * len(blocks)
+    named = re.findall(r"`((?:[a-z]+\.)+[A-Za-z]+)(?:: [^`]*)?`", PAGE)
     paths = {".".join(path[:length]) for path in leaves(VALUES) for length in range(1, len(path) + 1)}
     assert {name for name in named if name.split(".")[0] in VALUES} <= paths
 
@@ -188,6 +195,11 @@ def test_a_worker_gets_three_times_what_a_handover_may_take() -> None:
     assert VALUES["worker"]["terminationGracePeriodSeconds"] == 3 * HANDOVER_S
 
 
+def test_no_worker_is_killed_before_it_ends_itself() -> None:
+    assert refused({"worker": {"terminationGracePeriodSeconds": int(STOP_TIMEOUT_S) + 10}}) == []
+    assert refused({"worker": {"terminationGracePeriodSeconds": int(STOP_TIMEOUT_S)}})
+
+
 # ---- topics and rights ----------------------------------------------------------------------------------------------
 
 
@@ -205,6 +217,29 @@ async def test_kubelet_asks_the_console_for_what_it_serves() -> None:
         assert {container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("liveness", "readiness")} <= served, url
         paths.add(urlsplit(url).path)
     assert paths == {"", "/console"}
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_questions_are_asked_where_they_are_answered(example: str) -> None:
+    """The engine on Spark has its metrics and its answers at two ports."""
+    found = last_rendered(example)
+    spec = (found.get(("StatefulSet", "timers")) or found["Deployment", "timers-spark"])["spec"]["template"]
+    (container,) = spec["spec"]["containers"]
+    own = {
+        each["name"]: each["value"].replace("$(POD_IP)", "10.244.0.7") for each in container["env"] if "value" in each
+    }
+    settings = Settings.load({"TIMERS_BROKERS": "kafka:9093", **own})
+    asked = urlsplit(settings.advertised_url)
+    assert (asked.hostname, asked.port) == ("10.244.0.7", settings.web_port)
+    assert settings.web_bind == "0.0.0.0"
+    (console,) = found["Deployment", "timers-console"]["spec"]["template"]["spec"]["containers"]
+    worker = urlsplit(next(each["value"] for each in console["env"] if each["name"] == "TIMERS_WORKER_URL"))
+    service = found["Service", str(worker.hostname)]["spec"]
+    assert service["selector"].items() <= spec["metadata"]["labels"].items()
+    (port,) = [each for each in service["ports"] if each["port"] == worker.port]
+    assert {"name": port["targetPort"], "containerPort": settings.web_port} in container["ports"]
+    reached = found["NetworkPolicy", "timers"]["spec"]["ingress"][0]["ports"]
+    assert {each["port"] for each in reached} == {each["name"] for each in container["ports"]}
 
 
 def test_workers_may_see_whether_an_engine_on_spark_runs() -> None:
@@ -239,3 +274,44 @@ def test_the_job_runs_commands_that_there_are() -> None:
     params = acls.make_context("acls", then_acls["args"][1:]).params
     assert (params["create"], params["principal"]) == (True, "User:timers")
     assert (params["parts"], params["callback_topics"]) == ((ENGINE, CONSOLE), ("orders",))
+
+
+# ---- what the page says ---------------------------------------------------------------------------------------------
+
+
+def test_the_page_names_each_image_by_its_commit() -> None:
+    """Pods restart only if the name of their image changes, and the chart's version does not from commit to commit."""
+    commands = [" ".join(each.split("\\\n")) for each in blocks_of_the_page("sh")]
+    lines = [line for block in commands for line in block.splitlines()]
+    built = [line for line in lines if line.startswith(("docker build", "docker push"))]
+    assert len(built) == 2 and all(line.split(":")[-1].split()[0] == "$TAG" for line in built)
+    assert "--build-arg VERSION=" in built[0]
+    installed = [line for line in lines if line.startswith(("helm install", "helm upgrade"))]
+    assert len(installed) == 4 and all("--set image.tag=$TAG" in line for line in installed)
+
+
+def test_the_page_says_how_each_app_gets_a_job_of_prometheus() -> None:
+    ((rule,),) = [each for each in blocks_of_the_page("yaml") if isinstance(each, list)]
+    labels = last_rendered("workers")["StatefulSet", "timers"]["spec"]["template"]["metadata"]["labels"]
+    known = {"__meta_kubernetes_pod_label_" + re.sub(r"\W", "_", label): value for label, value in labels.items()}
+    found = ";".join({**known, "__meta_kubernetes_namespace": "shop"}[each] for each in rule["source_labels"])
+    matched = re.fullmatch(rule["regex"], found)
+    assert matched and matched.expand(re.sub(r"\$(\d)", r"\\\1", rule["replacement"])) == "shop/timers"
+    assert rule["target_label"] == "job"
+
+
+def test_the_page_says_how_a_job_that_has_failed_runs_again() -> None:
+    (selector,) = re.findall(r"^kubectl delete job -n timers -l (\S+)$", PAGE, re.MULTILINE)
+    (job,) = [each for (kind, _), each in last_rendered("spark").items() if kind == "Job"]
+    assert dict(each.split("=") for each in selector.split(",")).items() <= job["metadata"]["labels"].items()
+
+
+def test_the_page_names_all_topics_of_an_app_that_is_given_up() -> None:
+    chosen = {"TIMERS_COUNTDOWN_TOPIC": "countdown", "TIMERS_MARKER_TOPIC": "marker", "TIMERS_MESSAGE_TOPIC": "orders"}
+    features = {"TIMERS_HOT_HORIZON_S": "86400", "TIMERS_CANARY_INTERVAL_S": "30"}
+    settings = Settings.load({**chosen, **features})
+    text = PAGE.partition("To give the app up")[2].partition("\n\n")[0]
+    for topic in own_topics(settings):
+        names = [name for name, value in chosen.items() if value == topic.name] or [topic.name]
+        assert f"`{names[0]}`" in text or topic.name.startswith(f"{settings.app_id}-"), topic.name
+    assert "`APP_ID-`" in text

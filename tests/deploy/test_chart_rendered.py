@@ -60,6 +60,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
         LEAST,
         {
             "imagePullSecrets": ["pull"],
+            "provision": {"by": "job"},
+            "pods": {
+                "labels": {"azure.workload.identity/use": "true", "app.kubernetes.io/instance": "another"},
+                "annotations": {"team": "all"},
+                "nodeSelector": {"kubernetes.io/arch": "arm64"},
+                "tolerations": [{"key": "arm64", "operator": "Exists"}],
+                "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+            },
             "worker": {
                 "nodeSelector": {"disk": "ssd"},
                 "tolerations": [{"key": "timers", "operator": "Exists"}],
@@ -114,6 +122,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
         },
     ),
     "job": merged(LEAST, {"provision": {"by": "job"}}),
+    "job for a user of the settings": merged(
+        LEAST,
+        {
+            "kafka": {"sasl": {"username": ""}},
+            "settings": {"TIMERS_SASL_USERNAME": "other"},
+            "provision": {"by": "job"},
+        },
+    ),
     "job without acls": merged(LEAST, {"provision": {"by": "job", "job": {"acls": False}}}),
     "job with certificates": merged(
         LEAST,
@@ -198,6 +214,10 @@ class TestRendered:
             ),
             (
                 merged(VARIANTS["job with certificates"], {"provision": {"job": {"principal": ""}}}),
+                "provision.job.principal is empty",
+            ),
+            (
+                merged(VARIANTS["job"], {"kafka": {"sasl": {"username": ""}}}),
                 "provision.job.principal is empty",
             ),
             (merged(VARIANTS["job without logins"], {"provision": {"job": {"acls": True}}}), "needs a login"),
@@ -317,6 +337,44 @@ class TestRendered:
             given = [each["name"] for each in executor["spec"]["containers"][0]["env"]]
             assert given == (names or ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
 
+    def test_all_pods_are_placed_and_labelled_as_the_values_say(self) -> None:
+        """The executors of Spark are pods, too. Selectors see no label of the values."""
+        added = VARIANTS["placed"]["pods"]
+        placed = merged(SPARK, {"pods": added, "provision": {"by": "job"}})
+        for values in (VARIANTS["placed"], placed):
+            found = manifests(render(values))
+            templates = [each["spec"]["template"] for each in found.values() if "template" in each.get("spec", {})]
+            if values is placed:
+                templates.append(yaml.safe_load(found["ConfigMap", "timers-spark-executor"]["data"]["pod.yaml"]))
+            assert len(templates) == 3 + (values is placed)
+            for template in templates:
+                labels, spec = template["metadata"]["labels"], template["spec"]
+                assert labels["azure.workload.identity/use"] == "true"
+                assert labels["app.kubernetes.io/instance"] == "timers"
+                own = values["worker"] if labels["app.kubernetes.io/component"] == "worker" else added
+                assert (
+                    template["metadata"]["annotations"]["team"]
+                    == own.get("podAnnotations", added["annotations"])["team"]
+                )
+                assert spec["nodeSelector"] == own["nodeSelector"] and spec["tolerations"] == own["tolerations"]
+                assert spec["affinity"] == added["affinity"]
+
+    def test_driver_and_executors_have_the_roles_of_the_values_and_only_the_driver_has_rights(self) -> None:
+        found = manifests(render(VARIANTS["spark with roles"]))
+        executor = yaml.safe_load(found["ConfigMap", "timers-spark-executor"]["data"]["pod.yaml"])["spec"]
+        driver = found["Deployment", "timers-spark"]["spec"]["template"]["spec"]
+        accounts = [pod["serviceAccountName"] for pod in (driver, executor)]
+        for account in accounts:
+            assert found["ServiceAccount", account]["metadata"]["annotations"] == {"role": "timers"}
+        (binding,) = [each for (kind, _), each in found.items() if kind == "RoleBinding"]
+        assert [each["name"] for each in binding["subjects"]] == accounts[:1] != accounts[1:]
+
+    def test_rights_are_for_the_user_by_whom_workers_log_in(self) -> None:
+        values = VARIANTS["job for a user of the settings"]
+        (job,) = [each for (kind, _), each in manifests(render(values)).items() if kind == "Job"]
+        assert "--principal=User:other" in job["spec"]["template"]["spec"]["containers"][0]["args"]
+        assert ("KafkaUser", "other") in manifests(render(merged(values, {"provision": {"by": "strimzi"}})))
+
     def test_an_autoscaler_may_choose_the_number_of_workers(self) -> None:
         spec = manifests(render(merged(LEAST, {"worker": {"replicas": None}})))["StatefulSet", "timers"]["spec"]
         assert "replicas" not in spec
@@ -402,7 +460,7 @@ class TestRendered:
         assert name(merged(VARIANTS["job"], {"provision": {"callbackTopics": ["more"]}})) != before
         assert name(merged(VARIANTS["job"], {"settings": {"TIMERS_ID_TOPIC": ""}})) != before
 
-    @pytest.mark.parametrize("name", ["least", "spark", "spark with roles", "plaintext"])
+    @pytest.mark.parametrize("name", ["least", "spark", "spark with roles", "plaintext", "job"])
     def test_the_notes_say_where_the_image_comes_from(self, name: str, tmp_path: Path) -> None:
         """Helm shows notes only with a cluster, so here they are a value of a manifest."""
         text = notes(VARIANTS[name], tmp_path)
@@ -410,6 +468,7 @@ class TestRendered:
         assert f"Image: {image}. No registry has one" in text
         assert "helm uninstall" in text and ("query secret" in text) == (name == "plaintext")
         assert ("timers status" in text) == ("spark" not in name)
+        assert ("kubectl delete job" in text) == (name == "job")
 
 
 def conforms(text: str, directory: Path) -> None:

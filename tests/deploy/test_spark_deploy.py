@@ -1,5 +1,6 @@
 """What stands in deploy/spark is valid by the schemas of those who read it, and says what the command understands."""
 
+import json
 import os
 import re
 import subprocess
@@ -12,7 +13,7 @@ import click
 import pytest
 import yaml
 
-from tests.deploy.chart import last_rendered
+from tests.deploy.chart import CHART, last_rendered
 from timers.cli.spark import launch
 from timers.cli.spark_jobs import engine
 
@@ -123,7 +124,7 @@ def test_the_driver_is_started_with_options_that_there_are() -> None:
 
 def test_the_driver_is_probed_and_scraped_at_its_metrics_port() -> None:
     options = parsed(CONTAINER["args"][3:])
-    assert CONTAINER["ports"] == [{"name": "metrics", "containerPort": options["metrics_port"]}]
+    assert {"name": "metrics", "containerPort": options["metrics_port"]} in CONTAINER["ports"]
     assert options["metrics_host"] == "0.0.0.0" and str(options["log_file"]) == "-"
     probes = {name: CONTAINER[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")}
     assert {name: (probe["path"], probe["port"]) for name, probe in probes.items()} == {
@@ -153,6 +154,15 @@ def test_secrets_reach_driver_and_executors() -> None:
     assert conf["spark.kubernetes.executor.podTemplateContainerName"] == executor["name"]
 
 
+def test_no_driver_is_killed_before_it_ends_itself() -> None:
+    pytest.importorskip("pyspark", reason="needs the extra 'spark'")
+    from timers.spark.engine.query import STOP_S
+
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    least = schema["properties"]["spark"]["properties"]["terminationGracePeriodSeconds"]["minimum"]
+    assert least >= STOP_S + 10
+
+
 def test_there_is_never_more_than_one_driver() -> None:
     spec = MANIFESTS["Deployment", "timers-spark"]["spec"]
     assert (spec["replicas"], spec["strategy"]["type"]) == (1, "Recreate")
@@ -161,7 +171,9 @@ def test_there_is_never_more_than_one_driver() -> None:
 def test_the_driver_may_do_what_it_must_and_is_found() -> None:
     account = DRIVER["spec"]["serviceAccountName"]
     assert ("ServiceAccount", account) in MANIFESTS
-    binding = MANIFESTS["RoleBinding", "timers-spark"]
+    executors = EXECUTOR["spec"]["serviceAccountName"]
+    assert ("ServiceAccount", executors) in MANIFESTS and executors != account
+    (binding,) = [each for (kind, _), each in MANIFESTS.items() if kind == "RoleBinding"]
     assert [subject["name"] for subject in binding["subjects"]] == [account]
     assert ("Role", binding["roleRef"]["name"]) in MANIFESTS
     assert SERVICE["spec"]["selector"].items() <= DRIVER["metadata"]["labels"].items()

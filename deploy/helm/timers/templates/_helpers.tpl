@@ -10,6 +10,11 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
+{{/* Labels of the pods of a component: those of the values, and those by which pods are selected. */}}
+{{- define "timers.podLabels" -}}
+{{ merge (include "timers.selector" . | fromYaml) .root.Values.pods.labels | toYaml }}
+{{- end }}
+
 {{- define "timers.labels" -}}
 {{ include "timers.selector" . }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
@@ -74,6 +79,11 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version | replace "+" "_" }
 {{- end }}
 {{- if include "timers.querySecret" . }}{{ $_ := set $own "TIMERS_QUERY_SECRET_FILE" (printf "/etc/timers/query/%s" .Values.query.key) }}{{ end }}
 {{- mergeOverwrite $own (deepCopy .Values.settings) | toYaml }}
+{{- end }}
+
+{{/* The user by whom workers, console and engine log in with a password; empty: by a certificate or a token. */}}
+{{- define "timers.user" -}}
+{{ get (include "timers.settings" . | fromYaml) "TIMERS_SASL_USERNAME" }}
 {{- end }}
 
 {{/* A pod gets new settings, and secrets that the chart makes, by a new pod. Who may read pods but no secrets must not be able to
@@ -145,18 +155,18 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{/* Where pods run: the values of a component. */}}
+{{/* Where pods run: dict "root" $ "own" .Values.worker, whose values win over those of all pods. */}}
 {{- define "timers.placement" -}}
-{{- with .nodeSelector }}
+{{- with .own.nodeSelector | default .root.Values.pods.nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .tolerations }}
+{{- with .own.tolerations | default .root.Values.pods.tolerations }}
 tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .affinity }}
+{{- with .own.affinity | default .root.Values.pods.affinity }}
 affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .priorityClassName }}
+{{- with .own.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
 {{- end }}

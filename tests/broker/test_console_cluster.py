@@ -19,8 +19,8 @@ from tests.harness.console_process import ConsoleProcess
 from tests.harness.constants import Constants
 from tests.harness.system import System, with_ids
 from tests.harness.waiting import wait_until
-from timers.console import history
-from timers.console.history import Changes, read_changes
+from timers.console import changes
+from timers.console.changes import Changes, read_changes
 from timers.console.kafka_cluster import KafkaCluster
 from timers.kafka.aiokafka_internals.open_transactions import OpenTransaction
 from timers.offline.app_state import AppState
@@ -133,13 +133,13 @@ def test_the_newest_changes_are_read_backwards(broker_address: str, tmp_path: Pa
             producer.produce(topic, b"no entry", partition=number // 2 % 2)
         producer.flush()
         newest = [f"id={number}" for number in reversed(range(26))]
-        constants(history, _CHANGES_AT_ONCE=7, MAX_CHANGES=4)
+        constants(changes, _CHANGES_AT_ONCE=7, MAX_CHANGES=4)
         assert list(all_of()) == [newest[at : at + 4] for at in range(0, 26, 4)]
         of_bob = [about for page in all_of(user="bob") for about in page]
         assert sorted(of_bob) == sorted(newest[::2]), "each once"
         assert [each.user for each in read("2").found] == ["ann"]
         assert read("2", "bob").found == [] and read("2", "bob").older is None
-        constants(history, SEARCHED_CHANGES=10)
+        constants(changes, SEARCHED_CHANGES=10)
         assert read("2").found == [] and read("2").older is not None, "not all was looked at"
     finally:
         system.close()

@@ -12,7 +12,8 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from timers.client import tracing
 from timers.client.request import Encoder, TimerRequest, id_key, sent_headers
-from timers.console.history import Changes, FoundLetters, FoundQueues, History, Ranges, RetryResult, change_of
+from timers.console.changes import Changes, change_of
+from timers.console.history import History
 from timers.console.kafka_cluster import (
     ANSWER_S,
     FoundGroup,
@@ -20,7 +21,9 @@ from timers.console.kafka_cluster import (
     KafkaCluster,
     WorkerAnswer,
 )
+from timers.console.letter_box import FoundLetters, Ranges, RetryResult
 from timers.console.problems import Problem
+from timers.console.queue_list import FoundQueues
 from timers.console.topics_follower import TopicsFollower
 from timers.console.web.server import LINE_LIMITS, Server
 from timers.core.levels import HOLDS_LEVEL

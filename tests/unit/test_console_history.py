@@ -9,8 +9,9 @@ import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, Message
 
 from timers.console import history, kafka_cluster
-from timers.console.history import FoundLetters, History
+from timers.console.history import History
 from timers.console.kafka_cluster import KafkaCluster
+from timers.console.letter_box import FoundLetters
 from timers.core.operation import Verdict
 from timers.errors import TimersError, UnacknowledgedError
 from timers.kafka import records

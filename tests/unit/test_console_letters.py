@@ -8,7 +8,7 @@ import pytest
 from tests.harness.console_pages import letter
 from tests.harness.console_users import USERS, bearer
 from tests.harness.sim_console import SimCluster, answer_of, console
-from timers.console.history import FoundLetters
+from timers.console.letter_box import FoundLetters
 from timers.errors import PublishError, RetryRefusedError, TimersError
 from timers.offline.dead_letters.letters import LetterPage
 

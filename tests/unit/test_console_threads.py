@@ -16,10 +16,11 @@ from tests.harness.constants import Constants
 from tests.harness.sim_console import SimCluster, console
 from tests.harness.sim_consumer import SimConsumer
 from tests.harness.waiting import DEADLINE_S
-from timers.console import history, kafka_cluster, topics_follower
-from timers.console.history import Threads
+from timers.console import kafka_cluster, threads, topics_follower
 from timers.console.kafka_cluster import FoundGroup, KafkaCluster
 from timers.console.problems import Problem
+from timers.console.queue_list import FoundQueues
+from timers.console.threads import Threads
 from timers.console.web import server
 from timers.errors import QueryError, TimersError
 from timers.kafka import connection, group_access, topic_admin
@@ -55,7 +56,7 @@ async def test_a_password_is_checked_while_all_threads_of_asyncio_are_busy(tmp_p
 
 
 async def test_a_silent_coordinator_delays_nobody_else(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> None:
-    constants(history, MAX_WAIT_S=0.05)
+    constants(threads, MAX_WAIT_S=0.05)
     async with one_thread_of_asyncio() as go_on:
         monkeypatch.setattr(kafka_cluster, "find_group", lambda _: go_on.wait() and FoundGroup([]))
         cluster = KafkaCluster(SETTINGS)
@@ -65,7 +66,7 @@ async def test_a_silent_coordinator_delays_nobody_else(monkeypatch: pytest.Monke
         refused = 8 - kafka_cluster.MAX_FINDERS
         while sum(task.done() for task in asked) < refused:
             await asyncio.wait([task for task in asked if not task.done()], return_when=asyncio.FIRST_COMPLETED)
-        assert {str(task.exception()) for task in asked if task.done()} == {str(history._no_free_thread())}
+        assert {str(task.exception()) for task in asked if task.done()} == {str(threads._no_free_thread())}
         go_on.set()
         found = await asyncio.gather(*asked, return_exceptions=True)
         assert found.count(FoundGroup([])) == kafka_cluster.MAX_FINDERS
@@ -75,12 +76,12 @@ async def test_a_silent_coordinator_delays_nobody_else(monkeypatch: pytest.Monke
 async def test_slow_looks_keep_no_other_reader_waiting(constants: Constants, monkeypatch: pytest.MonkeyPatch) -> None:
     """The brokers answer some questions and not others."""
     constants(app_state, PART_S=0.05)
-    constants(history, MAX_WAIT_S=0.05)
-    monkeypatch.setattr(history, "read_queues", lambda _: history.FoundQueues([], {}))
+    constants(threads, MAX_WAIT_S=0.05)
+    monkeypatch.setattr(kafka_cluster, "read_queues", lambda _: FoundQueues([], {}))
     cluster, go_on = KafkaCluster(SETTINGS), threading.Event()
     for module, name in (
         *((app_state, name) for name in ("levels_in_use", "topics_in_use", "open_transactions")),
-        (history, "read_changes"),
+        (kafka_cluster, "read_changes"),
     ):
         monkeypatch.setattr(module, name, lambda *_: go_on.wait(DEADLINE_S))
     changes = [asyncio.create_task(cluster.changes("", "", None)) for _ in range(2)]
@@ -95,7 +96,7 @@ async def test_slow_looks_keep_no_other_reader_waiting(constants: Constants, mon
 
 
 async def test_a_slow_creation_keeps_no_pause_waiting(constants: Constants, monkeypatch: pytest.MonkeyPatch) -> None:
-    constants(history, MAX_WAIT_S=0.05)
+    constants(threads, MAX_WAIT_S=0.05)
     cluster, go_on = KafkaCluster(SETTINGS), threading.Event()
     monkeypatch.setattr(topic_admin, "create_if_missing", lambda *_, partitions: go_on.wait(DEADLINE_S))
     monkeypatch.setattr(targets, "give", lambda _, make: make)
@@ -108,11 +109,11 @@ async def test_a_slow_creation_keeps_no_pause_waiting(constants: Constants, monk
         go_on.set()
         found = await asyncio.gather(*created, return_exceptions=True)
         await cluster.close()
-    assert sorted(map(str, found)) == sorted(["True", str(history._no_free_thread())])
+    assert sorted(map(str, found)) == sorted(["True", str(threads._no_free_thread())])
 
 
 async def test_a_call_holds_its_thread_after_its_request_is_gone(constants: Constants) -> None:
-    constants(history, MAX_WAIT_S=0.05)
+    constants(threads, MAX_WAIT_S=0.05)
     async with one_thread_of_asyncio() as go_on:
         pool = Threads("test", 1)
 
@@ -140,14 +141,14 @@ async def test_a_call_that_looks_frees_its_thread_when_its_request_is_gone(monke
         def read() -> None:
             loop.call_soon_threadsafe(begun.set)
             while not go_on.wait(0.001):
-                history.check()
+                threads.check()
 
         first, second = asyncio.create_task(pool.run(read)), asyncio.create_task(pool.run(str, 7))
         await begun.wait()
         first.cancel()
         assert await second == "7", "it got the only thread"
-        history.check()  # in no thread of a pool
-        await pool.run(history.check)  # the next call in the thread has its own client
+        threads.check()  # in no thread of a pool
+        await pool.run(threads.check)  # the next call in the thread has its own client
         await pool.close()
 
 

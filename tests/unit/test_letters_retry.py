@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from tests.harness.constants import Constants
-from timers.console import history as letter_box
-from timers.console.history import LetterBox, RetryResult
+from timers.console import letter_box
+from timers.console.letter_box import LetterBox, RetryResult
 from timers.console.problems import Problem
 from timers.core.levels import FIRST_LEVEL, RAISED_TO_LEVEL, REPEATS_LEVEL
 from timers.core.ports import Lost

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from tests.harness.console_pages import HOSTILE, IDS, LAGS, PART, cluster_with, text_of
 from tests.harness.constants import Constants
 from tests.harness.sim_console import answer_of, console
-from timers.console.history import change_of
+from timers.console.changes import change_of
 from timers.console.kafka_cluster import WorkerAnswer
 from timers.console.web.page import iso, linked, name_of, runbooks, section_links
 from timers.console.web.site import WAYS_OUT

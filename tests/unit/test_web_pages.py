@@ -29,8 +29,8 @@ from tests.harness.console_users import USERS, bearer
 from tests.harness.constants import Constants
 from tests.harness.sim_console import SimCluster, answer_of, console
 from tests.harness.waiting import DEADLINE_S
-from timers.console.history import FoundLetters
 from timers.console.kafka_cluster import WorkerAnswer
+from timers.console.letter_box import FoundLetters
 from timers.console.web import page
 from timers.console.web.board import Board, Recent
 from timers.console.web.page import FIRST_PAINT_S

@@ -20,18 +20,12 @@ from timers.client.config import Connection
 from timers.client.publish import Publisher
 from timers.client.request import TimerRequest, id_key
 from timers.console import history
-from timers.console.history import (
-    Changes,
-    FoundLetters,
-    FoundQueues,
-    History,
-    LetterBox,
-    Ranges,
-    RetryResult,
-    Threads,
-    check,
-)
+from timers.console.changes import Changes, read_changes
+from timers.console.history import History
+from timers.console.letter_box import FoundLetters, LetterBox, Ranges, RetryResult
 from timers.console.problems import Problem
+from timers.console.queue_list import FoundQueues, read_queues
+from timers.console.threads import Threads, check
 from timers.console.topics_follower import TopicsFollower
 from timers.core.backoff import Pauses
 from timers.core.ports import Lost
@@ -407,13 +401,13 @@ class KafkaCluster:
         return await app_state.look(self._settings, may_see, now_s, self._looking.run, check)
 
     async def changes(self, id: str, user: str, ends: Sequence[int] | None) -> Changes:
-        """The newest entries of the log of changes, as :func:`history.read_changes`."""
-        return await self._logs.run(history.read_changes, self._settings, id, user, ends)
+        """The newest entries of the log of changes, as :func:`read_changes`."""
+        return await self._logs.run(read_changes, self._settings, id, user, ends)
 
     # ---- queues ----------------------------------------------------------------------------------------------------
 
     async def queues(self) -> FoundQueues:
-        return await self._reading.run(history.read_queues, self._settings)
+        return await self._reading.run(read_queues, self._settings)
 
     async def queue(self, name: str, topic: str | None) -> QueueStats:
         return await self._reading.run(lambda: Inspection(self._settings).stats(name, topic))

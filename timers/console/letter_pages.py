@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from timers.console.call import CONFIRMATION_VALID_S, Call, Reply, handles
-from timers.console.history import FoundLetters, Ranges
+from timers.console.letter_box import FoundLetters, Ranges
 from timers.console.problems import Problem
 from timers.console.timer_pages import CURSOR_VALID_S, check_values
 from timers.core.printable import quoted

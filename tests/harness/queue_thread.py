@@ -8,6 +8,7 @@ from time import monotonic, time
 from typing import Any, cast
 
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException
+from confluent_kafka import Message as KafkaMessage
 
 from tests.harness.queue_state import SIGNING
 from tests.harness.waiting import wait_until
@@ -28,59 +29,18 @@ MESSAGES = 5
 SESSION_S = 10.0
 
 
-class Record:
-    """A record of confluent-kafka.
-
-    Attributes:
-        size: bytes of the value, as it says.
-    """
-
-    def __init__(self, partition: Partition, offset: int, size: int, time_ms: int = 0) -> None:
-        self._at = (*partition, offset)
-        self.size = size
-        self._time_ms = time_ms
-
-    def error(self) -> Any:
-        return None
-
-    def topic(self) -> str:
-        return self._at[0]
-
-    def partition(self) -> int:
-        return self._at[1]
-
-    def offset(self) -> int:
-        return self._at[2]
-
-    def timestamp(self) -> tuple[int, int]:
-        return 2, self._time_ms
-
-    def leader_epoch(self) -> int:
-        return 3
-
-    def headers(self) -> Any:
-        is_returned = self._at[0] == SIGNING.returns_topic
-        return SIGNING.sign(f"jobs/0/{self._at[2]}", 0, 1, self.key(), self.value()) if is_returned else None
-
-    def key(self) -> bytes:
-        return b"key"
-
-    def value(self) -> bytes:
-        return b""
-
-    def __len__(self) -> int:
-        return self.size
+def record(partition: Partition, offset: int, size: int = 0, time_ms: int = 0) -> Any:
+    """A message with a value of so many bytes; on the topic of returns with a signature."""
+    key, value, is_returned = b"key", bytes(size), partition[0] == SIGNING.returns_topic
+    signed = SIGNING.sign(f"jobs/0/{offset}", 0, 1, key, value) if is_returned else None
+    content: Any = {"key": key, "value": value, "headers": signed, "timestamp": (2, time_ms), "leader_epoch": 3}
+    return KafkaMessage(topic=partition[0], partition=partition[1], offset=offset, **content)
 
 
-class ErrorRecord(Record):
-    """An error of a partition."""
-
-    def __init__(self, partition: Partition, code: int, text: str = "", offset: int = -1) -> None:
-        super().__init__(partition, offset, 0)
-        self._error = KafkaError(code, text) if text else KafkaError(code)
-
-    def error(self) -> Any:
-        return self._error
+def event(partition: Partition, code: int, text: str = "", offset: int = -1) -> Any:
+    """An error of a partition, or its end."""
+    error = KafkaError(code, text) if text else KafkaError(code)
+    return KafkaMessage(topic=partition[0], partition=partition[1], offset=offset, error=error)
 
 
 class SimPlaces:
@@ -158,7 +118,7 @@ class SimTransport:
         self.paused: set[Partition] = set()
         self.pauses = 0
         self.failures: list[KafkaException] = []
-        self.errors: list[ErrorRecord] = []
+        self.errors: list[Any] = []
         self.log: tuple[int, int] | None = None
         self.time_ms = 0
         self.slept_s = 0.0
@@ -197,7 +157,7 @@ class SimTransport:
             if partition not in self.paused:
                 end = min(self.messages, position + limit - len(records))
                 size = self.sizes[partition]
-                records += [Record(partition, offset, size, self.time_ms) for offset in range(position, end)]
+                records += [record(partition, offset, size, self.time_ms) for offset in range(position, end)]
                 self.positions[partition] = end
         if not records and wait_s:
             threading.Event().wait(0.001)
@@ -222,14 +182,14 @@ class SimTransport:
         for partition, (offset, _) in positions.items():
             self.positions[partition] = self.messages if offset == OFFSET_END else offset
             if offset == OFFSET_END:
-                self.errors.append(ErrorRecord(partition, KafkaError._PARTITION_EOF, offset=self.messages))
+                self.errors.append(event(partition, KafkaError._PARTITION_EOF, offset=self.messages))
                 self.ended.discard(partition)
 
     def ask(self, partition: Partition, epoch: int) -> bool:
         assert partition in self.ended, "librdkafka may still read the former position, and forgets the question"
         end, found = self.epoch_ends[epoch]
         said = f"broker end offset is {end} (offset leader epoch {found})."
-        self.errors.append(ErrorRecord(partition, KafkaError._AUTO_OFFSET_RESET, said))
+        self.errors.append(event(partition, KafkaError._AUTO_OFFSET_RESET, said))
         return True
 
     def stop(self, partitions: Iterable[Partition]) -> None:

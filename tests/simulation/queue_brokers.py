@@ -110,7 +110,7 @@ class Brokers:
 
     def messages(self, partition: Partition) -> list[int]:
         """Offsets that hold a message; the others are holes."""
-        return [each.at for each in self.logs[partition].messages]
+        return [*self.logs[partition].messages]
 
     def source_of(self, place: Place) -> bytes:
         """Return the name of a message."""
@@ -160,7 +160,8 @@ class Brokers:
         self._offsets[partition] = (at, commit)
         end = decode(commit.metadata, LOG, commit.offset).lineage.end
         if end <= limit:
-            self._known_read |= {(partition, each.time_ms) for each in self.logs[partition].messages if each.at < end}
+            read = [each for at, each in self.logs[partition].messages.items() if at < end]
+            self._known_read |= {(partition, each.timestamp()[1]) for each in read}
         promises = self.promises[partition, commit].items()
         self.promised |= {(partition, offset): due_s for offset, due_s in promises if offset < limit}
         self.committers[partition] = name

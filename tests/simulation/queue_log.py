@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import NamedTuple
+from typing import Any
 
-from confluent_kafka import OFFSET_END, KafkaError
+from confluent_kafka import OFFSET_END, KafkaError, Message
 
 from timers.core.lineage import EpochEnd
 from timers.queue.metadata import Partition
@@ -18,63 +18,8 @@ LANES = 4
 """Messages of one lane have one key."""
 
 
-class SimMessage(NamedTuple):
-    """A message, as confluent-kafka shows it. Its time is unique, also if its offset and its epoch are not."""
-
-    place: Partition
-    at: int
-    epoch: int
-    time_ms: int
-    of_key: bytes
-    signed: Sequence[Header] = ()
-
-    def error(self) -> None:
-        return None
-
-    def topic(self) -> str:
-        return self.place[0]
-
-    def partition(self) -> int:
-        return self.place[1]
-
-    def offset(self) -> int:
-        return self.at
-
-    def leader_epoch(self) -> int:
-        return self.epoch
-
-    def timestamp(self) -> tuple[int, int]:
-        return 2, self.time_ms
-
-    def key(self) -> bytes:
-        return self.of_key
-
-    def value(self) -> bytes:
-        return b""
-
-    def headers(self) -> list[Header]:
-        return list(self.signed)
-
-
-class Event(NamedTuple):
-    """An event of a partition, as confluent-kafka shows it."""
-
-    place: Partition
-    code: int
-    at: int
-    said: str = ""
-
-    def error(self) -> KafkaError:
-        return KafkaError(self.code, self.said)
-
-    def topic(self) -> str:
-        return self.place[0]
-
-    def partition(self) -> int:
-        return self.place[1]
-
-    def offset(self) -> int:
-        return self.at
+def _event(place: Partition, code: int, offset: int, said: str = "") -> Message:
+    return Message(topic=place[0], partition=place[1], offset=offset, error=KafkaError(code, said))
 
 
 @dataclass
@@ -82,7 +27,8 @@ class SimLog:
     """One partition's log.
 
     Attributes:
-        messages: ascending; offsets without a message hold a marker.
+        messages: offset -> message, ascending; other offsets hold a marker. The time of a message is unique, also if
+            its offset and its epoch are not.
         end: the offset after the last message or marker.
         starts: leader epochs with their first offsets, ascending.
         cuts: where it lost its end, in the order of the losses.
@@ -90,7 +36,7 @@ class SimLog:
     """
 
     place: Partition
-    messages: list[SimMessage] = field(default_factory=list)
+    messages: dict[int, Message] = field(default_factory=dict)
     end: int = 0
     starts: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
     cuts: list[int] = field(default_factory=list)
@@ -115,7 +61,8 @@ class SimLog:
         if is_message:
             self.appended += 1
             key = b"%d" % (self.end % LANES) if key is None else key
-            self.messages.append(SimMessage(self.place, self.end, self.epoch, self.appended, key, headers))
+            content: Any = {"key": key, "value": b"", "headers": list(headers), "leader_epoch": self.epoch}
+            self.messages[self.end] = Message(*self.place, self.end, timestamp=(2, self.appended), **content)
         self.end += 1
 
     def elect(self) -> None:
@@ -128,7 +75,7 @@ class SimLog:
     def lose(self, at: int, *, is_restored: bool) -> None:
         """Lose all from an offset on. A disk that is restored gives the numbers of epochs a second time."""
         newest = self.epoch
-        self.messages = [each for each in self.messages if each.at < at]
+        self.messages = {offset: each for offset, each in self.messages.items() if offset < at}
         self.end = at
         self.starts = [each for each in self.starts if each[1] < at]
         self.cuts.append(at)
@@ -144,19 +91,19 @@ class SimLog:
         later = [first for each, first in self.starts if each > epoch]
         return EpochEnd(max((each for each, _ in self.starts if each <= epoch), default=epoch), min([self.end, *later]))
 
-    def answer(self, epoch: int) -> Event:
+    def answer(self, epoch: int) -> Message:
         """What librdkafka says to the question where a leader epoch ends."""
         found, end = self.epoch_end(epoch)
         said = f"truncated at {NO_OFFSET}: broker end offset is {end} (offset leader epoch {found})."
-        return Event(self.place, KafkaError._AUTO_OFFSET_RESET, -1, said)
+        return _event(self.place, KafkaError._AUTO_OFFSET_RESET, -1, said)
 
-    def read(self, position: int, limit: int) -> tuple[list[SimMessage | Event], int]:
+    def read(self, position: int, limit: int) -> tuple[list[Message], int]:
         """What is read from a position on, and the position after it."""
         if position == OFFSET_END:
             position = self.end
         if position > self.end:
-            return [Event(self.place, KafkaError._AUTO_OFFSET_RESET, position, "Offset out of range")], position
-        found = [each for each in self.messages if each.at >= position][:limit]
+            return [_event(self.place, KafkaError._AUTO_OFFSET_RESET, position, "Offset out of range")], position
+        found = [offset for offset in self.messages if offset >= position][:limit]
         if not found:
-            return [Event(self.place, KafkaError._PARTITION_EOF, self.end)], position
-        return [*found], found[-1].at + 1
+            return [_event(self.place, KafkaError._PARTITION_EOF, self.end)], position
+        return [self.messages[offset] for offset in found], found[-1] + 1

@@ -4,11 +4,10 @@ import random
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from typing import Any, TypeAlias
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from tests.simulation.kit.faults import Violation
 from tests.simulation.queue_brokers import LOG, PARTITIONS, Brokers
-from tests.simulation.queue_log import Event, SimMessage
 from timers.queue import records
 from timers.queue.metadata import NO_START, Commit, Partition, Saved
 from timers.queue.port import Answer, Command, Job, Outcome, Plan, Stored
@@ -61,7 +60,7 @@ class SimPort:
         self._rng = rng
         self._is_stable = is_stable
         self._in_flight: list[Callable[[], object]] = []
-        self._events: dict[Partition, Event] = {}
+        self._events: dict[Partition, Message] = {}
         brokers.end(name, commit=False)
 
     def leave(self) -> None:
@@ -83,7 +82,7 @@ class SimPort:
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
-    def read(self, partition: Partition, limit: int, lineage_epoch: int | None) -> list[SimMessage | Event]:
+    def read(self, partition: Partition, limit: int, lineage_epoch: int | None) -> list[Message]:
         """Read up to ``limit`` records of a partition, or an event of it.
 
         Args:
@@ -97,7 +96,7 @@ class SimPort:
             polled, self.positions[partition] = log.read(self.positions[partition], limit)
         else:
             polled = [event]
-        if isinstance(polled[0], Event) and polled[0].code == KafkaError._AUTO_OFFSET_RESET:
+        if (error := polled[0].error()) is not None and error.code() == KafkaError._AUTO_OFFSET_RESET:
             del self.positions[partition]  # it is not read any more
         return polled
 

@@ -8,7 +8,6 @@ from confluent_kafka import KafkaException
 
 from tests.simulation.kit.faults import Violation
 from tests.simulation.queue_brokers import LOG, RETURNS, Brokers, Place
-from tests.simulation.queue_log import Event
 from tests.simulation.queue_port import Doing, SimPort
 from timers.client import Backoff
 from timers.queue import records
@@ -294,7 +293,7 @@ class SimProcess:
         epoch = None if ledger is None else ledger.lineage.epoch_before(self.port.positions[partition])
         polled = self.port.read(partition, limit, epoch)
         self._carry_out(self.member.read(polled))
-        return not isinstance(polled[0], Event)
+        return polled[0].error() is None
 
     def take(self) -> bool:
         jobs = len(self.member.settler.jobs)
@@ -325,7 +324,7 @@ class SimProcess:
         place = self.place(delivery)
         if place in brokers.forged:
             raise Violation(f"{place}, a forged one, is delivered as {delivery.source}")
-        brokers.check_source(partition, ledger, entry.item.time_ms, entry.offset)
+        brokers.check_source(partition, ledger, entry.item.timestamp()[1], entry.offset)
         if brokers.owners.get(partition) == self.name and self.is_owner and place[1] >= 0:
             self._check_start(delivery)
             if entry.offset in brokers.done(partition):

@@ -1,12 +1,14 @@
 """Which log a queue has read, and where another one parts from it. No brokers."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
+from confluent_kafka import Message as KafkaMessage
 
 from tests.harness.constants import Constants
-from tests.harness.queue_thread import JOBS, MESSAGES, Opened
+from tests.harness.queue_thread import JOBS, MESSAGES, Opened, event
 from tests.harness.waiting import wait_until
 from timers.core.lineage import Batch, EpochEnd, Lineage
 from timers.core.progress import cut_suffix
@@ -20,30 +22,11 @@ SAME = ((2, 0), (4, 100), (5, 250))
 READ = Lineage(SAME, Batch(299, 299, 1000, 0), 300)
 
 
-@dataclass
-class Record:
-    """A record of confluent-kafka; with a code an event."""
-
-    at: int
-    epoch: int | None = None
-    time_ms: int = 1000
-    code: int = 0
-    said: str = ""
-
-    def error(self) -> KafkaError | None:
-        return KafkaError(self.code, self.said) if self.code else None
-
-    def offset(self) -> int:
-        return self.at
-
-    def leader_epoch(self) -> int | None:
-        return self.epoch
-
-    def timestamp(self) -> tuple[int, int]:
-        return 2, self.time_ms
+def record(offset: int, epoch: int = -1, time_ms: int = 1000) -> Any:
+    return KafkaMessage(topic="jobs", partition=0, offset=offset, timestamp=(2, time_ms), leader_epoch=epoch)
 
 
-def truncated(end: int, epoch: int) -> Record:
+def truncated(end: int, epoch: int) -> Any:
     """What librdkafka 2.16 says."""
     found = f"broker end offset is {end} (offset leader epoch {epoch})."
     said = (
@@ -51,14 +34,14 @@ def truncated(end: int, epoch: int) -> Record:
         if end < 0
         else f"Partition log truncation detected at offset 300 (leader epoch 5): {found} Reset to INVALID."
     )
-    return Record(-1, code=KafkaError._AUTO_OFFSET_RESET, said=said)
+    return event(JOBS, KafkaError._AUTO_OFFSET_RESET, said)
 
 
-def end(at: int) -> Record:
-    return Record(at, code=KafkaError._PARTITION_EOF)
+def end(at: int) -> Any:
+    return event(JOBS, KafkaError._PARTITION_EOF, offset=at)
 
 
-OUT_OF_RANGE = Record(-1, code=KafkaError._AUTO_OFFSET_RESET, said="fetch failed: Broker: Offset out of range")
+OUT_OF_RANGE = event(JOBS, KafkaError._AUTO_OFFSET_RESET, "fetch failed: Broker: Offset out of range")
 
 
 def verification(low: int = 0, high: int = 300) -> Verification:
@@ -84,14 +67,14 @@ class SimLog:
         newer = [first for each, first in self.epochs if each > epoch]
         return min([self.end, *newer]), max((each for each, _ in self.epochs if each <= epoch), default=epoch)
 
-    def next(self, checked: Verification) -> Record:
+    def next(self, checked: Verification) -> Any:
         """What the step of a verification brings."""
         if checked.question is not None:
             return truncated(*self.end_of(checked.question))
         at, _ = checked.position
         if not self.low <= at <= self.end:
             return OUT_OF_RANGE
-        return end(at) if at == self.end else Record(at, self.epoch(at))
+        return end(at) if at == self.end else record(at, self.epoch(at))
 
 
 def found(checked: Verification, log: SimLog) -> tuple[int, int]:
@@ -158,7 +141,7 @@ def test_a_log_that_loses_its_end_again_is_another_one(epochs: list[tuple[int, i
 
 def test_a_number_of_an_epoch_that_was_given_twice_is_found_by_the_time() -> None:
     checked, log = verification(high=400), SimLog([*SAME], 400)
-    assert checked.note(Record(299, 5, 1001)) and not checked.is_over
+    assert checked.note(record(299, 5, 1001)) and not checked.is_over
     while not checked.is_over:
         assert checked.note(log.next(checked))
     assert checked.parted == (250, 4)
@@ -176,11 +159,11 @@ def test_of_more_epochs_than_are_kept_the_whole_log_is_delivered_again() -> None
 def test_an_end_is_no_sign_while_the_leader_does_not_know_what_is_committed() -> None:
     checked, log = verification(high=300), SimLog([*SAME], 300)
     assert checked.note(end(290)) and checked.question == 5
-    assert not checked.note(Record(299, 5)) and not checked.note(end(300)), "the question waits for its answer"
+    assert not checked.note(record(299, 5)) and not checked.note(end(300)), "the question waits for its answer"
     assert checked.note(log.next(checked)) and not checked.is_over
     assert checked.position == (299, -1), "the record is read again"
-    assert checked.note(Record(299, 5)) and checked.is_over and checked.parted is None
-    assert not checked.note(Record(300, 5)), "it is over"
+    assert checked.note(record(299, 5)) and checked.is_over and checked.parted is None
+    assert not checked.note(record(300, 5)), "it is over"
     gone = verification(high=400)
     assert gone.note(end(400)) and gone.question == 5
 
@@ -205,9 +188,9 @@ def test_a_broker_without_answers_is_taken_to_agree() -> None:
 
 
 def test_only_an_event_of_a_truncation_has_the_end_of_an_epoch() -> None:
-    assert epoch_end(truncated(150, 4).said) == EpochEnd(4, 150)
-    assert epoch_end(truncated(-1, -1).said) == EpochEnd(-1, -1)
-    assert epoch_end(OUT_OF_RANGE.said) is None
+    assert epoch_end(truncated(150, 4).error().str()) == EpochEnd(4, 150)
+    assert epoch_end(truncated(-1, -1).error().str()) == EpochEnd(-1, -1)
+    assert epoch_end(OUT_OF_RANGE.error().str()) is None
 
 
 def test_what_was_passed_above_the_last_record_is_read_again() -> None:
@@ -215,7 +198,7 @@ def test_what_was_passed_above_the_last_record_is_read_again() -> None:
     saved = Saved(90, ((91, 305),), lineage=READ)
     ledger = Ledger(Loaded(saved, None, 0, 400).known, log_end=400)
     assert ledger.read(90, "a") and not ledger.read(299, "b") and ledger.position == 300
-    ledger.pass_record(passed(Record(300, 6)))
+    ledger.pass_record(passed(record(300, 6)))
     ledger.pass_holes(310)
     ledger.verify()
     assert ledger.place == (301, 6)
@@ -226,29 +209,29 @@ def test_what_was_passed_above_the_last_record_is_read_again() -> None:
 
 def test_a_new_leader_epoch_is_followed_after_the_log_was_verified() -> None:
     ledger = Ledger(Saved(300, lineage=READ))
-    assert ledger.follows(passed(Record(300, 5))) and not ledger.follows(passed(Record(200, 6)))
-    assert not ledger.follows(passed(Record(300, 6)))
+    assert ledger.follows(passed(record(300, 5))) and not ledger.follows(passed(record(200, 6)))
+    assert not ledger.follows(passed(record(300, 6)))
     ledger.verify()
-    assert ledger.follows(passed(Record(300, 6)))
-    assert not ledger.follows(passed(Record(300, 7))), "each new epoch is verified"
-    assert passed(Record(3)) == (-1, Batch(3, 3, 1000, 0)), "a broker that tells no epoch"
+    assert ledger.follows(passed(record(300, 6)))
+    assert not ledger.follows(passed(record(300, 7))), "each new epoch is verified"
+    assert passed(record(3)) == (-1, Batch(3, 3, 1000, 0)), "a broker that tells no epoch"
 
 
 @pytest.mark.parametrize("time_ms", [-86_400_000, -2, -1, 0, 2**62])
 def test_a_log_is_the_same_whatever_time_the_producer_of_its_last_record_gave(time_ms: int) -> None:
     """librdkafka sends times before 1970, and brokers take them: anyone may write one to the topic of a queue."""
     ledger = Ledger(Saved(0))
-    ledger.pass_record(passed(Record(19, 1, time_ms)))
+    ledger.pass_record(passed(record(19, 1, time_ms)))
     saved = decode(encode(Saved(20, lineage=ledger.lineage), "log") or "", "log", 20)
     restored = Verification.of(Loaded(saved, None, 0, 20))
-    assert restored is not None and restored.note(Record(19, 1, time_ms))
+    assert restored is not None and restored.note(record(19, 1, time_ms))
     assert (restored.is_over, restored.parted) == (True, None)
 
 
 def test_a_last_record_that_cannot_be_read_any_more_is_not_waited_for() -> None:
     """A disk has damaged its batch: only the epochs can be compared."""
     restored = verification()
-    assert restored.note(Record(299, code=KafkaError._BAD_COMPRESSION, said="Decompression failed"))
+    assert restored.note(event(JOBS, KafkaError._BAD_COMPRESSION, "Decompression failed", 299))
     assert restored.question == 5
     assert restored.note(truncated(300, 5))
     assert (restored.is_over, restored.parted) == (True, None)
@@ -257,11 +240,11 @@ def test_a_last_record_that_cannot_be_read_any_more_is_not_waited_for() -> None:
 def test_an_epoch_begins_after_the_last_record_before_it() -> None:
     """Markers of the new epoch are not seen. A log that parts at one of them may have messages in their place."""
     ledger = Ledger(Saved(0))
-    for record in (Record(5, 1), Record(15, 1), Record(18, 2), Record(19, 2), Record(19, 2)):
-        ledger.pass_record(passed(record))
+    for each in (record(5, 1), record(15, 1), record(18, 2), record(19, 2), record(19, 2)):
+        ledger.pass_record(passed(each))
     assert ledger.lineage == Lineage(((1, 5), (2, 16)), Batch(19, 19, 1000, 0), 20)
     restored = Verification.of(Loaded(Saved(20, lineage=ledger.lineage), None, 0, 20))
-    assert restored is not None and restored.note(Record(19, 1))
+    assert restored is not None and restored.note(record(19, 1))
     assert restored.note(truncated(-1, -1)) and restored.note(truncated(20, 1)) and restored.parted == (0, -1)
 
 
@@ -323,12 +306,12 @@ def test_sources_carry_the_number_of_the_last_cut_below_them() -> None:
 def test_a_record_that_is_read_again_in_another_epoch_is_verified_first() -> None:
     """The log may lose its end after it was loaded, and grow again: the record is another one."""
     ledger = Ledger(Saved(200, lineage=READ))
-    assert ledger.follows(passed(Record(240, 4))) and ledger.follows(passed(Record(299, 5)))
-    assert not ledger.follows(passed(Record(240, 6)))
+    assert ledger.follows(passed(record(240, 4))) and ledger.follows(passed(record(299, 5)))
+    assert not ledger.follows(passed(record(240, 6)))
     ledger.verify()
-    assert ledger.follows(passed(Record(240, 6)))
+    assert ledger.follows(passed(record(240, 6)))
     newest = Ledger(Saved(200, lineage=READ._replace(epochs=SAME[2:])))
-    assert newest.follows(passed(Record(240, 4))), "older epochs are not kept"
+    assert newest.follows(passed(record(240, 4))), "older epochs are not kept"
 
 
 def test_what_cannot_be_compared_is_not_verified() -> None:

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from tests.harness import raw_batches
 from tests.harness.queue_state import JOBS, RETURNS, SIGNING, SimGuards
-from tests.harness.queue_thread import LOG, ErrorRecord, Record, SimPlaces
+from tests.harness.queue_thread import LOG, SimPlaces, event, record
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.client import Backoff
 from timers.errors import QueueError
@@ -22,7 +22,7 @@ from timers.wire.dead_letter import REJECTED
 
 STORED = Stored({JOBS: None}, {}, {JOBS: (0, 9)}, {"jobs": LOG})
 ANSWERS = {"member": "second", "execute": Answer(Outcome.COMMITTED), "ask_leaders": SimPlaces(), "first_offsets": {}}
-LOST = ErrorRecord(JOBS, KafkaError._AUTO_OFFSET_RESET, "broker end offset is 9 (offset leader epoch 3).")
+LOST = event(JOBS, KafkaError._AUTO_OFFSET_RESET, "broker end offset is 9 (offset leader epoch 3).")
 
 
 def asked(steps: Steps[Any], answers: Mapping[str, Any] = {}) -> list[tuple[str, tuple[Any, ...]]]:
@@ -52,7 +52,7 @@ def new_member() -> Member:
 def member() -> Member:
     """A member with a partition of which five messages are read."""
     member = new_member()
-    assert asked(member.read([Record(JOBS, offset, 0) for offset in range(5)])) == []
+    assert asked(member.read([record(JOBS, offset) for offset in range(5)])) == []
     return member
 
 
@@ -78,10 +78,10 @@ def test_what_another_member_may_own_is_only_left(member: Member) -> None:
 def test_a_loss_of_the_only_partition_that_is_not_accepted_ends_the_member(member: Member) -> None:
     member.terms = replace(member.terms, accept_loss=False)
     with pytest.raises(QueueError, match="cannot be read at its position"):
-        asked(member.read([ErrorRecord(JOBS, KafkaError._AUTO_OFFSET_RESET)]), ANSWERS)
+        asked(member.read([event(JOBS, KafkaError._AUTO_OFFSET_RESET)]), ANSWERS)
 
 
-DAMAGED = ErrorRecord(JOBS, KafkaError._BAD_COMPRESSION, "Decompression (codec 0x2) of message at 5 failed", 5)
+DAMAGED = event(JOBS, KafkaError._BAD_COMPRESSION, "Decompression (codec 0x2) of message at 5 failed", 5)
 
 
 @pytest.mark.parametrize("code", [KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG, KafkaError._NOT_IMPLEMENTED])
@@ -89,7 +89,7 @@ def test_a_batch_that_cannot_be_read_stops_its_partition(member: Member, code: i
     """It would be read again for ever, and a warning would be all."""
     member.terms = replace(member.terms, accept_loss=False)
     with pytest.raises(QueueError, match=r"the record batch at offset 5 cannot be read \(why\)\. To go on with"):
-        asked(member.read([ErrorRecord(JOBS, code, "why", 5)]), ANSWERS)
+        asked(member.read([event(JOBS, code, "why", 5)]), ANSWERS)
     assert member.new.refused.keys() == {JOBS}
 
 
@@ -103,8 +103,8 @@ def test_an_operator_passes_over_a_batch_that_cannot_be_read(member: Member, las
         assert steps < 12
         polled: list[Any] = [DAMAGED]
         if at > last:
-            polled = [Record(JOBS, offset, 0) for offset in range(at, min(at + 3, end_of_log))]
-            polled = polled or [ErrorRecord(JOBS, KafkaError._PARTITION_EOF, offset=end_of_log)]
+            polled = [record(JOBS, offset) for offset in range(at, min(at + 3, end_of_log))]
+            polled = polled or [event(JOBS, KafkaError._PARTITION_EOF, offset=end_of_log)]
         for name, arguments in asked(member.read(polled), {"ends": {JOBS: end_of_log}}):
             if name == "start":
                 ((at, _),) = arguments[0].values()
@@ -129,11 +129,11 @@ def test_no_message_between_two_batches_that_cannot_be_read_is_passed_over(
         bad = {offset: first for first, last in batches for offset in range(first, last + 1)}
         if at in bad:
             offset = bad[at] if says_batch else at
-            polled: list[Any] = [ErrorRecord(JOBS, KafkaError._BAD_COMPRESSION, offset=offset)]
+            polled: list[Any] = [event(JOBS, KafkaError._BAD_COMPRESSION, offset=offset)]
         else:
             until = min((offset for offset in bad if offset > at), default=end)
-            polled = [Record(JOBS, offset, 0) for offset in range(at, until)]
-            polled = polled or [ErrorRecord(JOBS, KafkaError._PARTITION_EOF, offset=end)]
+            polled = [record(JOBS, offset) for offset in range(at, until)]
+            polled = polled or [event(JOBS, KafkaError._PARTITION_EOF, offset=end)]
         for name, arguments in asked(member.read(polled), {"ends": {JOBS: end} if is_known else {}}):
             if name == "start":
                 ((at, _),) = arguments[0].values()
@@ -189,7 +189,7 @@ def test_librdkafka_reads_on_behind_a_batch_that_it_cannot_read() -> None:
 
 def test_a_partition_that_retention_has_overtaken_is_not_moved_while_its_log_is_verified(member: Member) -> None:
     """The verification would read from another position than it has asked for, and take the log for another one."""
-    asked(member.read([ErrorRecord(JOBS, KafkaError._AUTO_OFFSET_RESET), LOST]))
+    asked(member.read([event(JOBS, KafkaError._AUTO_OFFSET_RESET), LOST]))
     commands = asked(member.work(), {"bounds": {JOBS: (7, 9)}})
     assert commands == [("stop", ([JOBS],)), ("start", ({JOBS: (4, -1)},)), ("bounds", ([JOBS],))]
 
@@ -216,12 +216,12 @@ def test_what_was_settled_is_committed_before_a_partition_whose_log_parted_is_lo
     member.settle(taken[0], DONE)
     member.settle(taken[4], BIND, [member.letter(taken[4], REJECTED, "bad")])
     parts = "broker end offset is 3 (offset leader epoch 0)."
-    asked(member.read([ErrorRecord(JOBS, KafkaError._AUTO_OFFSET_RESET, parts)]), ANSWERS)
+    asked(member.read([event(JOBS, KafkaError._AUTO_OFFSET_RESET, parts)]), ANSWERS)
     answers = {**ANSWERS, "load": STORED, "ask": True}
     commands: list[tuple[str, tuple[Any, ...]]] = []
     for said in ("Offset out of range", "", parts):
-        event = ErrorRecord(JOBS, KafkaError._AUTO_OFFSET_RESET if said else KafkaError._PARTITION_EOF, said)
-        commands += [*asked(member.read([event]), ANSWERS), *asked(member.work(), answers)]
+        polled = event(JOBS, KafkaError._AUTO_OFFSET_RESET if said else KafkaError._PARTITION_EOF, said, 0)
+        commands += [*asked(member.read([polled]), ANSWERS), *asked(member.work(), answers)]
     names = [name for name, _ in commands]
     plan: Plan = commands[names.index("execute")][1][0]
     assert [job.entry.offset for job in plan.jobs] == [4] and names.index("execute") < names.index("load")

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Message as KafkaMessage
 
 from tests.harness.constants import Constants
 from tests.harness.queue_state import SIGNING
@@ -204,25 +205,6 @@ COMMIT = Commit(7, "q1.log-name.7....")
 SECRET = bytes(range(32))
 
 
-class SimRecord:
-    """A record of the topic; with a code its end."""
-
-    def __init__(self, offset: int, record: tuple[bytes | None, bytes | None], code: int = 0) -> None:
-        self._offset, self._record, self._code = offset, record, code
-
-    def error(self) -> KafkaError | None:
-        return KafkaError(self._code) if self._code else None
-
-    def offset(self) -> int:
-        return self._offset
-
-    def key(self) -> bytes | None:
-        return self._record[0]
-
-    def value(self) -> bytes | None:
-        return self._record[1]
-
-
 class SimTopic:
     """A ledger topic. ``others``: what another process writes at the same time as this one, before it."""
 
@@ -236,14 +218,11 @@ class SimTopic:
         return self
 
     def assign(self, _: object) -> None:
-        self._polled = iter(
-            [
-                *(SimRecord(offset, record) for offset, record in enumerate(self.records)),
-                SimRecord(len(self.records), (None, None), KafkaError._PARTITION_EOF),
-            ]
-        )
+        written: list[Any] = [{"key": key, "value": value} for key, value in self.records]
+        polled = [*written, {"error": KafkaError(KafkaError._PARTITION_EOF)}]
+        self._polled = iter([KafkaMessage(offset=offset, **content) for offset, content in enumerate(polled)])
 
-    def poll(self, _: float) -> SimRecord | None:
+    def poll(self, _: float) -> KafkaMessage | None:
         return next(self._polled, None)
 
     def close(self) -> None: ...

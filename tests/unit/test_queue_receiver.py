@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from tests.harness.queue_thread import JOBS, LOG, MESSAGES, OTHER, SESSION_S, ErrorRecord, Opened, failure
+from tests.harness.queue_thread import JOBS, LOG, MESSAGES, OTHER, SESSION_S, Opened, event, failure
 from tests.harness.waiting import wait_until
 from timers.core.lineage import Batch, Lineage
 from timers.errors import LeaseLostError, QueueError
@@ -170,7 +170,7 @@ def test_messages_that_retention_deletes_before_they_are_received_are_said(
     message, *_ = queue.receive(MESSAGES)
 
     queue.transport.log = log
-    queue.transport.errors = [ErrorRecord(JOBS, KafkaError._AUTO_OFFSET_RESET)]
+    queue.transport.errors = [event(JOBS, KafkaError._AUTO_OFFSET_RESET)]
     if error is None:
         wait_until(lambda: queue.transport.stopped == [{JOBS}], "the partition is read from its first message on")
         message.ack()
@@ -273,13 +273,13 @@ def test_a_partition_that_loses_messages_while_it_is_read_does_not_stop_the_othe
     queue.call(queue.transport.assigned, [JOBS, OTHER])
     messages = queue.receive(2 * MESSAGES)
     done, again, *running = [message for message in messages if message.source.startswith("jobs/0/")]
-    errors: list[ErrorRecord] = []
+    errors: list[Any] = []
 
     def lose() -> None:
         """In one poll: nothing is committed between the calls and the error."""
         done.ack()
         again.retry(after=5)
-        errors.extend([ErrorRecord(JOBS, KafkaError._AUTO_OFFSET_RESET)] * 2)
+        errors.extend([event(JOBS, KafkaError._AUTO_OFFSET_RESET)] * 2)
 
     def begin() -> None:
         queue.transport.errors = errors
@@ -334,11 +334,11 @@ def test_a_log_that_loses_its_end_while_it_is_read() -> None:
     queue = Opened(accept_loss=True)
     queue.call(queue.transport.assigned, [JOBS])
     first, *_ = queue.receive(MESSAGES)
-    queue.transport.errors = [ErrorRecord(JOBS, *LOST)]
+    queue.transport.errors = [event(JOBS, *LOST)]
     wait_until(lambda: queue.transport.stopped == [{JOBS}, {JOBS}], "the last record is read again, and is the same")
     assert queue.driver.counters().leases_lost == 0
     queue.transport.epoch_ends, queue.transport.time_ms = {3: (2, 3)}, 1
-    queue.transport.errors = [ErrorRecord(JOBS, *LOST)]
+    queue.transport.errors = [event(JOBS, *LOST)]
     sources = [f"jobs/0/{offset}{'~1' if offset >= 2 else ''}" for offset in range(MESSAGES)]
     assert [each.source for each in queue.receive(MESSAGES)] == sources
     with pytest.raises(LeaseLostError):

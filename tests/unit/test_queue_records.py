@@ -2,12 +2,12 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
 from typing import Any, cast
 
 import pytest
+from confluent_kafka import Message as KafkaMessage
 
 from tests.harness import queue_state
 from tests.harness.queue_state import SIGNING
@@ -51,35 +51,9 @@ def content(
     return Content(source, sent_ms, attempt, key, value, headers or [])
 
 
-@dataclass
-class Record:
-    """A record of confluent-kafka."""
-
-    record_topic: str
-    record_headers: Headers
-    record_key: bytes | None = None
-    record_value: bytes | None = None
-
-    def key(self) -> bytes | None:
-        return self.record_key
-
-    def value(self) -> bytes | None:
-        return self.record_value
-
-    def topic(self) -> str:
-        return self.record_topic
-
-    def partition(self) -> int:
-        return 0
-
-    def offset(self) -> int:
-        return 5
-
-    def timestamp(self) -> tuple[int, int]:
-        return 2, 99
-
-    def headers(self) -> Headers:
-        return self.record_headers
+def kafka_record(topic: str, headers: Headers, key: bytes | None = None, value: bytes | None = None) -> Any:
+    content: Any = {"key": key, "value": value, "headers": headers}
+    return KafkaMessage(topic=topic, partition=0, offset=5, timestamp=(2, 99), **content)
 
 
 def fired(later: records.Record, due_s: int) -> tuple[str, bytes | None, bytes, Headers]:
@@ -91,13 +65,13 @@ def fired(later: records.Record, due_s: int) -> tuple[str, bytes | None, bytes, 
     return row[1], key, row[3], list(row[4] or ())
 
 
-def back(request: records.Record) -> Record:
+def back(request: records.Record) -> Any:
     """The callback of a timer as a record of the returns topic."""
     topic, key, value, headers = fired(request, 1_800_000_000)
-    return Record(topic, headers, key, value)
+    return kafka_record(topic, headers, key, value)
 
 
-def identity(record: Record, signing: Signing = SIGNING) -> Identity:
+def identity(record: Any, signing: Signing = SIGNING) -> Identity:
     """What a record of the returns topic is; without the sentence on a doubt."""
     found = records.identity(record, signing)
     return found._replace(doubt=found.doubt and "a doubt")
@@ -133,7 +107,7 @@ def test_a_message_keeps_its_time_of_sending_whatever_it_is(sent_ms: int) -> Non
 
 def test_headers_of_identity_count_on_the_returns_topic_only() -> None:
     copied = back(records.later(content(), SIGNING, 0, "", MAX_BYTES)).headers()
-    assert records.identity(Record("jobs", copied), None) == Identity("jobs/0/5", 99, 1)
+    assert records.identity(kafka_record("jobs", copied), None) == Identity("jobs/0/5", 99, 1)
     assert records.user_headers(copied, returned=False) == copied
     message = content(headers=[*copied, ("a", b"1")], attempt=1, source="jobs/0/6")
     again = back(records.later(message, SIGNING, 0, "", MAX_BYTES))
@@ -144,7 +118,7 @@ def test_headers_of_identity_count_on_the_returns_topic_only() -> None:
 @pytest.mark.parametrize("text", [b"", b"-2", b"1" * 20, "²".encode(), b"1.00", b".", None])
 def test_a_record_that_is_not_signed_is_a_message_of_its_own(text: bytes | None) -> None:
     for names in ([SIGNATURE], [SOURCE, ATTEMPT, SENT, SIGNATURE], [SOURCE, SENT]):
-        assert identity(Record("queue.jobs-returns", [(name, text) for name in names])) == OF_ITS_OWN
+        assert identity(kafka_record("queue.jobs-returns", [(name, text) for name in names])) == OF_ITS_OWN
 
 
 CHANGED: list[tuple[str, Any]] = [
@@ -167,17 +141,17 @@ def test_a_changed_record_is_a_message_of_its_own(part: str, changed: Any) -> No
     record = back(records.later(message, SIGNING, 0, "", MAX_BYTES))
     assert not identity(record).doubt
     if part in ("key", "value"):
-        setattr(record, f"record_{part}", changed)
+        getattr(record, f"set_{part}")(changed)
     else:
-        record.record_headers = [*record.headers(), (part, changed)]  # the last one counts
+        record.set_headers([*record.headers(), (part, changed)])  # the last one counts
     assert identity(record) == OF_ITS_OWN
 
 
 def test_what_another_queue_signed_with_the_same_key_does_not_count() -> None:
     other = Signing("jobs2", {1: b"k" * 32})
     record = back(records.later(content(), other, 0, "", MAX_BYTES))
-    record.record_topic = SIGNING.returns_topic
-    assert identity(record) == OF_ITS_OWN
+    forged = kafka_record(SIGNING.returns_topic, record.headers(), record.key(), record.value())
+    assert identity(forged) == OF_ITS_OWN
 
 
 def test_all_keys_count_and_the_first_one_signs() -> None:
@@ -374,14 +348,7 @@ def test_what_the_brokers_refuse_becomes_a_truncated_dead_letter() -> None:
 
 @pytest.mark.parametrize(("key", "headers"), [(b"k" * 1000, []), (None, [("h" * 400, b"v" * 600), ("null", None)])])
 def test_the_size_of_a_record_counts_its_key_and_headers(key: bytes | None, headers: Headers) -> None:
-    class Sized(Record):
-        def key(self) -> bytes | None:
-            return key
-
-        def __len__(self) -> int:
-            return 7
-
-    assert 1007 <= size_of(Sized("jobs", headers)) <= 2007
+    assert 1007 <= size_of(kafka_record("jobs", headers, key, bytes(7))) <= 2007
 
 
 def test_what_the_queue_did_not_sign_becomes_a_dead_letter_and_reaches_no_receiver() -> None:

@@ -6,33 +6,21 @@ from typing import Any
 
 import pytest
 
+from tests.harness.queue_calls import SimMessage
 from timers.cli import queue as module
 from timers.cli.main import main
 from timers.errors import LeaseLostError
 from timers.process.config.settings import Settings
 
 
-class SimMessage:
+class Twelfth(SimMessage):
     """A message in its twelfth attempt."""
 
     attempt = 12
-    sent_ms = 0
-    key = value = b"x"
-    headers: tuple[()] = ()
-
-    def __init__(self, number: int) -> None:
-        self.source = f"jobs/0/{number}"
-        self.calls: list[Any] = []
 
     def extend(self, lease_s: float) -> None:
         self.calls.append("extend")
         raise LeaseLostError("lost")
-
-    def ack(self) -> None:
-        self.calls.append("ack")
-
-    def put_back(self) -> None:
-        self.calls.append("put back")
 
 
 class SimQueue:
@@ -40,7 +28,7 @@ class SimQueue:
 
     now_s = 0.0
     opened: dict[str, Any]
-    delivered: list[SimMessage]
+    delivered: list[Twelfth]
 
     def __init__(self, topic: str, **arguments: Any) -> None:
         SimQueue.opened = arguments
@@ -52,9 +40,9 @@ class SimQueue:
     def __exit__(self, *_: object) -> None:
         assert self.delivered[0].calls[-1] == "settled"
 
-    def receive(self, limit: int) -> list[SimMessage]:
+    def receive(self, limit: int) -> list[Twelfth]:
         SimQueue.now_s += 8
-        self.delivered.append(SimMessage(len(self.delivered)))
+        self.delivered.append(Twelfth(str(len(self.delivered))))
         return self.delivered[-1:]
 
     def settle(self) -> None:

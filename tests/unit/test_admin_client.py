@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
+from tests.harness.sim_admin import answered
 from timers.kafka import admin_client
 from timers.kafka.admin_client import FORMER_S, UNANSWERED_S, AdminClient, RenewedAdmin
 
@@ -59,12 +60,7 @@ class SimClient:
         return SimpleNamespace()
 
     def describe_cluster(self) -> Future[object]:
-        asked: Future[object] = Future()
-        if self.answer is None:
-            asked.set_result(self.number)
-        else:
-            asked.set_exception(KafkaException(KafkaError(self.answer)))
-        return asked
+        return answered(self.number if self.answer is None else KafkaException(KafkaError(self.answer)))
 
     def describe_topics(self) -> dict[str, Future[object]]:
         return {"topic": self.describe_cluster()}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, Message
 
+from tests.harness.sim_admin import answered
 from timers.console import history, kafka_cluster
 from timers.console.history import History
 from timers.console.kafka_cluster import KafkaCluster
@@ -246,13 +247,8 @@ class SimLog:
     def write(self, topic: str, key: bytes, value: bytes, headers: None) -> Future[str]:
         assert key not in self.keys, "a compacted topic keeps all entries"
         self.keys.add(key)
-        future: Future[str] = Future()
-        if self.exists:
-            self.written.append(value)
-            future.set_result("log/0/1")
-        else:
-            future.set_exception(UnacknowledgedError("no broker acknowledged"))
-        return future
+        self.written += [value] if self.exists else []
+        return answered("log/0/1" if self.exists else UnacknowledgedError("no broker acknowledged"))
 
     def close(self) -> None:
         self.closed += 1

@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, Producer
 
 from tests.harness.console_users import USERS, basic
 from tests.harness.constants import Constants
+from tests.harness.sim_admin import answered
 from tests.harness.sim_console import SimCluster, console
 from tests.harness.sim_consumer import SimConsumer
 from tests.harness.waiting import DEADLINE_S
@@ -253,9 +254,7 @@ async def test_waiting_changes_share_one_attempt_to_open_their_log(monkeypatch: 
         is_open = True
 
         def write(self, topic: str, key: None, entry: bytes, headers: None) -> Future[str]:
-            written: Future[str] = Future()
-            written.set_result("t/0/1")
-            return written
+            return answered("t/0/1")
 
         def close(self) -> None: ...
 

@@ -16,6 +16,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from confluent_kafka import KafkaError, KafkaException
 
 from tests.harness.constants import Constants
+from tests.harness.sim_admin import answered
 from tests.harness.waiting import DEADLINE_S
 from timers.errors import TimersError, TopicConfigError
 from timers.kafka import clients, connection, topic_admin, topics
@@ -169,12 +170,8 @@ class LogOfTransactions:
         self.asks = "describe_topics"
 
     def _answer(self, asks: str, name: str, value: Any) -> Future[Any]:
-        answer: Future[Any] = Future()
-        if name == TRANSACTION_LOG.name and self.error is not None and asks == self.asks:
-            answer.set_exception(KafkaException(KafkaError(self.error)))
-        else:
-            answer.set_result(value)
-        return answer
+        error = self.error if name == TRANSACTION_LOG.name and asks == self.asks else None
+        return answered(value if error is None else KafkaException(KafkaError(error)))
 
     def list_topics(self, topic: str, timeout: float) -> Any:
         return SimpleNamespace(cluster_id="c", brokers={1: None, 2: None, 3: None})
@@ -256,8 +253,7 @@ def test_a_wrong_setting_of_a_topic_of_snapshots_is_named(name: str, value: str,
 
 
 def test_partitions_that_a_topic_of_snapshots_may_not_get_are_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    refused: Future[None] = Future()
-    refused.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
+    refused = answered(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
     admin: Any = SimpleNamespace(create_partitions=lambda *_, **__: {"app-snapshot-requests": refused})
     partition = SimpleNamespace(replicas=[1, 2, 3])
     counts = {"requests": 12, "app-snapshot-requests": 8}
@@ -303,12 +299,9 @@ def test_a_worker_asks_about_its_own_topics_only() -> None:
             return SimpleNamespace(cluster_id="c", brokers={1: None})
 
         def describe_topics(self, names: Any, **_: Any) -> dict[str, Future[Any]]:
-            answers: dict[str, Future[Any]] = {}
-            for name in names.topic_names:
-                asked.add(name)
-                answers[name] = Future()
-                answers[name].set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
-            return answers
+            asked.update(names.topic_names)
+            unknown = answered(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
+            return dict.fromkeys(names.topic_names, unknown)
 
     found = topics.existing_topics(cast(Any, Admin()), SETTINGS)
     assert found.cluster_id == "c" and asked == {topic.name for topic in own_topics(SETTINGS)}

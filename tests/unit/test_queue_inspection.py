@@ -1,7 +1,6 @@
 """The state of a queue whose partitions do not all have a leader. No brokers."""
 
 from collections.abc import Collection, Mapping
-from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +9,7 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from tests.harness.sim_admin import answered
 from timers.errors import AccessError, QueueError, UnacknowledgedError
 from timers.kafka.connection import ErrorReports
 from timers.process.config.settings import Settings
@@ -57,8 +57,7 @@ def test_a_purge_needs_all_partitions() -> None:
 
 
 def test_a_purge_without_an_answer_may_be_done() -> None:
-    asked: Future[object] = Future()
-    asked.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
+    asked = answered(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
     inspection = SimInspection()
     inspection._reports = ErrorReports(inspection._settings)
     inspection._admin = cast(Any, SimpleNamespace(alter_consumer_group_offsets=lambda *_, **__: {"queue.jobs": asked}))

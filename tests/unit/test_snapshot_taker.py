@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from tests.harness.memory_store import MemoryStore
+from tests.harness.sim_admin import answered
 from timers.core.index import Sweeper, Swept
 from timers.core.levels import FIRST_LEVEL
 from timers.core.ports import Lost
@@ -99,9 +100,7 @@ class SimRunner:
         return self.store.view()
 
     def ask(self, question: Callable[[Any], Any]) -> Future[Any]:
-        answer: Future[Any] = Future()
-        answer.set_result(question(self.machine))
-        return answer
+        return answered(question(self.machine))
 
 
 class SimSystem:

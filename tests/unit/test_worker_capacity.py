@@ -6,7 +6,6 @@ import resource
 import subprocess
 import sys
 import threading
-from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 
 from tests.docs.markdown import ROOT
 from tests.harness.constants import Constants
+from tests.harness.sim_admin import answered
 from timers.core.progress import Progress
 from timers.machines import opener
 from timers.machines.store.opening import Opened
@@ -103,9 +103,7 @@ def test_the_soft_limit_of_open_files_becomes_the_hard_one() -> None:
 def openings_with(capacity: Capacity, parts: Any, store: Any, monkeypatch: pytest.MonkeyPatch) -> Openings:
     """Openings whose brokers answer at once."""
     taken = Openings(capacity, lambda: parts)
-    no_topics: Future[dict[str, Any]] = Future()
-    no_topics.set_result({})
-    taken.answers = SimpleNamespace(ask=lambda *_: no_topics)  # type: ignore[assignment]
+    taken.answers = SimpleNamespace(ask=lambda *_: answered({}))  # type: ignore[assignment]
     monkeypatch.setattr(opener, "open_partition", lambda *_, **__: Opened(Progress(), store, 0))
     monkeypatch.setattr(opener, "may_restore", lambda *_: False)
     taken.restoring = threading.Semaphore(0)  # what needs no restore waits for none

@@ -22,9 +22,9 @@ from aiokafka.protocol.fetch import FetchRequest
 
 from tests.harness.constants import Constants
 from tests.harness.machines import NativeRig
+from tests.harness.sim_admin import answered
 from timers.core.backoff import Pauses
 from timers.core.levels import FIRST_LEVEL
-from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.progress import MAX_PASSED_OVER, PASSED_OVER, History, Progress, SettingChange
 from timers.core.timer import Fetched, TopicPartition
@@ -326,10 +326,7 @@ class Pool:
         self.failed.append((tp, error))
 
     def ask(self, question: Any) -> Future[Any]:
-        answer: Future[Any] = Future()
-        machine: Machine = self.rig.machine
-        answer.set_result(question(machine))
-        return answer
+        return answered(question(self.rig.machine))
 
 
 def batch(from_offset: int = 0, end_offset: int = 10) -> UnreadableBatch:

@@ -15,6 +15,7 @@ from typing import Any, cast
 import pytest
 
 from tests.harness.constants import Constants
+from tests.harness.sim_admin import answered
 from timers.cli.broker.embedded import free_port
 from timers.core.ports import Lost
 from timers.core.progress import Progress
@@ -66,9 +67,7 @@ class SimRunner:
 
     def ask(self, question: Any) -> Future[bool]:
         self.asked.append(question)
-        answer: Future[bool] = Future()
-        answer.set_result(True)
-        return answer
+        return answered(True)
 
 
 class SimConsumer:

@@ -14,6 +14,7 @@ from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 from multidict import CIMultiDict
 
+from tests.harness.sim_admin import answered
 from timers.core.listing import LIST_START
 from timers.core.machine import Machine
 from timers.core.progress import Progress
@@ -216,9 +217,7 @@ class SimRunner:
         self._machine.waiting = lambda *arguments: WAITING(self._machine, *arguments)
 
     def ask(self, question: Callable[[Any], Any]) -> Future[Any]:
-        answer: Future[Any] = Future()
-        answer.set_result(question(self._machine))
-        return answer
+        return answered(question(self._machine))
 
 
 @pytest.mark.parametrize(

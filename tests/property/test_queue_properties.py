@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.harness.queue_state import at_once
-from tests.harness.queue_thread import Record
+from tests.harness.queue_thread import record
 from tests.property.unicode_text import texts
 from timers.core.lineage import Lineage
 from timers.core.progress import Cuts
@@ -42,7 +42,7 @@ def ascending(most: int, count: int) -> st.SearchStrategy[list[int]]:
 def lineages(draw: st.DrawFn) -> Lineage:
     end, time_ms = draw(st.integers(0, 2**62)), draw(st.none() | st.integers(-(2**62), 2**62) | st.integers(-2, 2**41))
     epochs = draw(st.tuples(ascending(2**31, 8), ascending(2**62, 8)))
-    batch = passed(Record(("jobs", 0), end - 1, 0, time_ms))[1] if end and time_ms is not None else None
+    batch = passed(record(("jobs", 0), end - 1, 0, time_ms))[1] if end and time_ms is not None else None
     return Lineage(tuple(zip(*epochs, strict=False)), batch, end) if end else Lineage()
 
 

@@ -30,7 +30,7 @@ from timers.core.progress import MAX_PASSED_OVER, PASSED_OVER, History, Progress
 from timers.core.timer import Fetched, TopicPartition
 from timers.errors import SettingsError
 from timers.kafka.accepted_loss import is_accepted
-from timers.kafka.aiokafka_internals import metadata
+from timers.kafka.aiokafka_internals import fetch, metadata
 from timers.kafka.aiokafka_internals.batch_pieces import UnreadableBatch
 from timers.machines.life import ReadAhead
 from timers.process.config.settings import Settings
@@ -281,7 +281,7 @@ async def test_a_reader_of_ticks_says_once_that_it_waits_or_may_not_read(
     consumer = Mock(start=client.start, seek_to_end=nothing, getmany=getmany, stop=stop, _client=closing)
     monkeypatch.setattr(ticks, "AIOKafkaConsumer", lambda **_: consumer)
     monkeypatch.setattr(ticks, "limit_updates", lambda _: None)
-    monkeypatch.setattr(ticks, "leader_of", lambda *_: 1)
+    monkeypatch.setattr(fetch, "leader_of", lambda *_: 1)
     constants(ticks, RETRY_S=0.001)
     constants(metadata, PAUSES=Pauses(0.001, 1.0))
     async with Follower(Settings(), "oscillator", lambda: 1, "ticks", "read_uncommitted") as follower:

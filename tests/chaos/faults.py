@@ -153,7 +153,7 @@ def remove(state: RoundState, fault: Fault, victim: Member, held: dict[str, list
     while victim.worker.running and waited_s < ENDING_S:
         yield POLL_S
         waited_s += POLL_S
-    if victim.worker.running or victim.worker.exit_code() != 0:
+    if victim.worker.running or not victim.worker.has_stopped():
         how = "does not end" if victim.worker.running else f"ended with {victim.worker.exit_code()}"
         state.failures.append(f"{victim.name} was asked to stop and {how}")
     return _over(injected)

@@ -75,6 +75,9 @@ class Worker(Process):
     def stop(self) -> None:
         """Stop it as an operator does, and check its exit code."""
         self.send(signal.SIGTERM)
+        assert self.has_stopped(), f"exit code {self.exit_code()}:\n{self.tail()}"
+
+    def has_stopped(self) -> bool:
+        """Whether it has ended as one that was asked to stop; one that did not handle signals yet is ended by them."""
         code = self.exit_code()
-        too_early = code == -signal.SIGTERM and "Starting..." not in self.log  # it did not handle signals yet
-        assert code == 0 or too_early, f"exit code {code}:\n{self.tail()}"
+        return code == 0 or (code == -signal.SIGTERM and "Starting..." not in self.log)

@@ -176,7 +176,7 @@ def test_an_extra_has_what_its_part_imports(extra: str) -> None:
     assert found.keys() == {name for name, (_, extras) in MAY_LACK.items() if extra in extras}, found
 
 
-@pytest.mark.parametrize("extra", filter(None, PARTS))
+@pytest.mark.parametrize("extra", [extra for extra in PARTS if extra])
 def test_a_missing_package_of_an_extra_names_it(extra: str) -> None:
     """``backports`` is left out: it may be there without the package that is needed, and later Pythons need none."""
     named = {canonical(Requirement(each).name) for each in PROJECT["optional-dependencies"][extra]}

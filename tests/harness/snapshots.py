@@ -1,11 +1,13 @@
 """Records of snapshots, without brokers: what a view becomes, and a store that is restored from them."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from timers.core.keys import OrderKey
-from timers.core.ports import View
+from timers.core.ports import Page, View
 from timers.core.progress import NamedSnapshot
-from timers.core.snapshots import Place, footer_of
+from timers.core.snapshots import Footer, Place, Unreadable, footer_of
 from timers.machines.store.memory_limit import RocksMemory
 from timers.machines.store.rocks import RocksStore
 from timers.wire import snapshot
@@ -35,3 +37,19 @@ def restored(path: Path, view: View, memory: RocksMemory, *, indexed: bool) -> R
     store = RocksStore.open(path, "here", memory, indexed=indexed)
     store.restore(snapshot.pages(records, named), named.applied, view.history)
     return store
+
+
+class SimSnapshots:
+    """Snapshots of stores, by their numbers. Others cannot be read."""
+
+    def __init__(self, stores: Mapping[int, Any], place: Place) -> None:
+        self.views = {number: store.view() for number, store in stores.items()}
+        self._place = place
+
+    def footer(self, named: NamedSnapshot) -> Footer:
+        if named.number not in self.views:
+            raise Unreadable("out of range")
+        return footer_of(self.views[named.number], self._place, (0, 0), named.keys, named.digest)
+
+    def pages(self, named: NamedSnapshot) -> Iterator[Page]:
+        return ([item] for item in self.views[named.number])

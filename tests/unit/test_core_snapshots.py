@@ -8,6 +8,7 @@ from hashlib import sha256
 import pytest
 
 from tests.harness.memory_store import MemoryStore, MemoryView
+from tests.harness.snapshots import SimSnapshots
 from timers.core import store_validity
 from timers.core.keys import NOTHING_FIRED
 from timers.core.levels import FIRST_LEVEL
@@ -50,26 +51,6 @@ def stored(*keys: tuple[int, int], applied: int, progress: Progress) -> MemorySt
     return store
 
 
-class SimSnapshots:
-    """Snapshots of stores. Those without a store cannot be read."""
-
-    def __init__(self, progress: Progress, stores: dict[int, MemoryStore]) -> None:
-        self.footers: dict[int, Footer] = {}
-        self._stores = stores
-        for each in (progress.snapshot, progress.older_snapshot):
-            if each is not None and each.number in stores:
-                view = stores[each.number].view()
-                self.footers[each.number] = footer_of(view, PLACE, (0, 0), each.keys, each.digest)
-
-    def footer(self, named: NamedSnapshot) -> Footer:
-        if named.number not in self.footers:
-            raise Unreadable("out of range")
-        return self.footers[named.number]
-
-    def pages(self, named: NamedSnapshot) -> Iterator[Page]:
-        yield [*self._stores[named.number].view()]
-
-
 def restore(
     store: MemoryStore,
     progress: Progress,
@@ -103,7 +84,7 @@ def progress_of(*snapshots: NamedSnapshot, next_offset: int = 50) -> Progress:
 def test_a_store_is_restored_without_what_has_fired_since() -> None:
     progress = replace(progress_of(named(1, rows=2)), fired_through=(100, 30))
     source = stored((100, 30), (100, 31), applied=40, progress=progress)
-    store, said = restore(MemoryStore(), progress, SimSnapshots(progress, {1: source}))
+    store, said = restore(MemoryStore(), progress, SimSnapshots({1: source}, PLACE))
     assert said == {1: "None"}
     assert (store.applied, store.history) == (40, progress.settings)
     assert [*store.scan((-1, 0), 200)] == [(100, [row(31)])]
@@ -113,7 +94,7 @@ def test_a_store_is_restored_without_what_has_fired_since() -> None:
 def test_if_the_newest_cannot_be_read_the_older_one_is_restored() -> None:
     progress = progress_of(named(2), named(1, 30, rows=1))
     store, said = restore(
-        MemoryStore(), progress, SimSnapshots(progress, {1: stored((100, 5), applied=30, progress=progress)})
+        MemoryStore(), progress, SimSnapshots({1: stored((100, 5), applied=30, progress=progress)}, PLACE)
     )
     assert said == {2: "out of range", 1: "None"}
     assert store.applied == 30
@@ -121,20 +102,20 @@ def test_if_the_newest_cannot_be_read_the_older_one_is_restored() -> None:
 
 def test_without_a_snapshot_the_store_stays() -> None:
     store = stored((100, 5), applied=30, progress=Progress())
-    assert restore(store, progress_of(named(2)), SimSnapshots(Progress(), {})) == (store, {2: "out of range"})
+    assert restore(store, progress_of(named(2)), SimSnapshots({}, PLACE)) == (store, {2: "out of range"})
 
 
 def test_an_opening_ends_if_another_owner_has_deleted_a_snapshot_that_it_knows() -> None:
     """Its log may begin later, too, so neither the snapshot before it nor the log is read."""
     progress = progress_of(named(2), named(1, 30, rows=1))
-    snapshots = SimSnapshots(progress, {1: stored((100, 5), applied=30, progress=progress)})
+    snapshots = SimSnapshots({1: stored((100, 5), applied=30, progress=progress)}, PLACE)
     with pytest.raises(Lost, match="does not name its snapshot at offset 40 any more"):
         restore(MemoryStore(), progress, snapshots, named=False)
 
 
 def test_a_snapshot_that_breaks_in_the_middle_leaves_the_store_as_it_was() -> None:
     progress = progress_of(named(1, rows=1))
-    snapshots = SimSnapshots(progress, {1: stored((100, 5), applied=40, progress=progress)})
+    snapshots = SimSnapshots({1: stored((100, 5), applied=40, progress=progress)}, PLACE)
 
     def pages(named: NamedSnapshot) -> Iterator[Page]:
         yield [*stored((100, 5), applied=40, progress=progress).view()][:1]
@@ -153,7 +134,7 @@ def test_a_snapshot_of_a_compacted_topic_has_the_age_of_its_store(read_through_s
     source = stored((100, 5), applied=40, progress=progress)
     source.read_through_s = read_through_s
     age = partial(store_validity.is_fresh, now_s=1000.0, stale_after_s=100)
-    store, said = restore(MemoryStore(), progress, SimSnapshots(progress, {1: source}), is_fresh=age)
+    store, said = restore(MemoryStore(), progress, SimSnapshots({1: source}, PLACE), is_fresh=age)
     assert (store.applied == 40, said[1] == "None") == (is_used, is_used)
 
 
@@ -191,7 +172,7 @@ def test_the_log_is_needed_from_the_older_named_snapshot_on() -> None:
 )
 def test_a_footer_of_another_snapshot_is_refused(change: dict[str, object], why: str) -> None:
     progress = progress_of(named(1, rows=1))
-    footer = SimSnapshots(progress, {1: stored((100, 5), applied=40, progress=progress)}).footers[1]
+    footer = SimSnapshots({1: stored((100, 5), applied=40, progress=progress)}, PLACE).footer(named(1, rows=1))
     check_footer(footer, named(1, rows=1), PLACE, progress)
     with pytest.raises(Unreadable, match=why):
         check_footer(footer._replace(**change), named(1, rows=1), PLACE, progress)  # type: ignore[arg-type]
@@ -199,7 +180,7 @@ def test_a_footer_of_another_snapshot_is_refused(change: dict[str, object], why:
 
 def test_a_footer_says_the_settings_but_not_the_seal() -> None:
     progress = progress_of(named(1, rows=1))
-    footer = SimSnapshots(progress, {1: stored((100, 5), applied=40, progress=progress)}).footers[1]
+    footer = SimSnapshots({1: stored((100, 5), applied=40, progress=progress)}, PLACE).footer(named(1, rows=1))
     assert [each.name for each in footer.history] == [FEATURE_LEVEL]
     later = progress.with_setting(COLD_SEAL, 7)
     check_footer(footer, named(1, rows=1), PLACE, later)

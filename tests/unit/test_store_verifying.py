@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from tests.harness.memory_store import MemoryStore
+from tests.harness.snapshots import SimSnapshots
 from timers.core.lineage import Lineage, RecordCount
 from timers.core.machine import Machine
 from timers.core.operation import Entry
 from timers.core.ports import Lost, SnapshotStore
 from timers.core.progress import NamedSnapshot, Progress
-from timers.core.snapshots import Footer, Unreadable, footer_of
+from timers.core.snapshots import Unreadable
 from timers.core.timer import Origin, Row
 from timers.kafka.request_formats import enabled_formats
 from timers.kafka.topics import Cluster
@@ -148,21 +149,6 @@ def test_a_comparison_can_be_stopped_wherever_it_is(what: str, side: int, tmp_pa
             found(stores[0], stores[1], Progress(2000), check)
 
 
-class SimSnapshots:
-    """Two snapshots, by their numbers."""
-
-    def __init__(self, stores: dict[int, Any]) -> None:
-        self.views = {number: store.view() for number, store in stores.items()}
-
-    def footer(self, named: NamedSnapshot) -> Footer:
-        if named.number not in self.views:
-            raise Unreadable("out of range")
-        return footer_of(self.views[named.number], PLACE, (0, 0), named.keys, named.digest)
-
-    def pages(self, named: NamedSnapshot) -> Any:
-        return ([item] for item in self.views[named.number])
-
-
 def test_the_older_snapshot_and_the_log_make_up_the_newer_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stores are real ones; the log is a store's own entry."""
     older = filled(MemoryStore(), (100, ROWS[:2]), applied=30, entries={b"a": (100, 1, 7), b"b": (100, 2, 7)})
@@ -180,7 +166,7 @@ def test_the_older_snapshot_and_the_log_make_up_the_newer_one(tmp_path: Path, mo
     monkeypatch.setattr(verifying, "replayed", replayed)
 
     def result(progress: Progress) -> Verified | None:
-        snapshots = SimSnapshots({1: older, 2: newer})
+        snapshots = SimSnapshots({1: older, 2: newer}, PLACE)
         return verify(STORES, TP, progress, snapshots, tmp_path / "x", lambda: None)
 
     assert result(progress) == (30, 50, 3, (), 0)
@@ -189,17 +175,17 @@ def test_the_older_snapshot_and_the_log_make_up_the_newer_one(tmp_path: Path, mo
     assert result(replace(progress, older_snapshot=None)) is None
     compacted: Any = SimpleNamespace(topic_is_compacted=True)
     of_compacted = replace(STORES, formats={TP[0]: compacted})
-    assert verify(of_compacted, TP, progress, SimSnapshots({}), tmp_path, print) is None
+    assert verify(of_compacted, TP, progress, SimSnapshots({}, PLACE), tmp_path, print) is None
     assert [*(tmp_path / "x").glob("*")] == [], "its stores are deleted"
     with pytest.raises(Unreadable):
-        verify(STORES, TP, progress, SimSnapshots({2: newer}), tmp_path / "x", lambda: None)
+        verify(STORES, TP, progress, SimSnapshots({2: newer}, PLACE), tmp_path / "x", lambda: None)
 
 
 def test_a_restore_of_a_comparison_may_rest_at_each_page() -> None:
     """The machines of the worker fire meanwhile."""
     older = filled(MemoryStore(), (100, ROWS), applied=30, entries=ENTRIES)
     named = NamedSnapshot(b"id", 1, 0, 1, 30, 1, len(ROWS), b"")
-    snapshots, store, checks = SimSnapshots({1: older}), MemoryStore(), []
+    snapshots, store, checks = SimSnapshots({1: older}, PLACE), MemoryStore(), []
     restored(store, Progress(30), named, PLACE, snapshots, lambda: checks.append(store.pending))
     assert len(checks) == len([*snapshots.pages(named)])
     assert (store.pending, store.applied) == (len(ROWS), 30)

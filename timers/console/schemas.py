@@ -27,13 +27,13 @@ def _of(kind: str) -> Callable[..., dict[str, Any]]:
     return make
 
 
-string, number, real, boolean, _array = map(_of, ("string", "integer", "number", "boolean", "array"))
+string, whole, number, boolean, _array = map(_of, ("string", "integer", "number", "boolean", "array"))
 """A text, a whole number without limits, a number, a truth value."""
 
 
 def integer(low: int, high: int, description: str, **more: Any) -> dict[str, Any]:
     """The schema of a whole number."""
-    return number(description, minimum=low, maximum=high, **more)
+    return whole(description, minimum=low, maximum=high, **more)
 
 
 def object_of(properties: dict[str, Any], required: Iterable[str] | None = None) -> dict[str, Any]:
@@ -71,7 +71,7 @@ TOPIC = string(topics.LEGAL_FORM, pattern=r"^(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}$"
 DURATION = string("a duration such as 90s, 15m, 2h or 1h30m", minLength=1, maxLength=40)
 ID = string("the id of a timer", minLength=1, maxLength=MAX_ID_CHARACTERS)
 SECOND = integer(0, MAX_DUE_S, "epoch second")
-TIME = {"anyOf": [real(), {"type": "string"}]}
+TIME = {"anyOf": [number(), {"type": "string"}]}
 MAX_CONFIRM = 8000
 """Characters of a confirmation: it names offsets of each partition."""
 
@@ -135,7 +135,7 @@ _TIMER_FIELDS = {
 HOLD = open_object(
     {
         "reason": string("pause: its callback topic is; noisy: see `TargetList`"),
-        "number": number("of the command"),
+        "number": whole("of the command"),
         "since": SECOND,
         "since_at": string("RFC 3339"),
     },
@@ -148,7 +148,7 @@ _PAUSE = {
         "wait, so it is sent when no others are due",
         enum=["paused", "going-on", "noisy"],
     ),
-    "number": nullable(number(), "of the newest command; null: only progress has it"),
+    "number": nullable(whole(), "of the newest command; null: only progress has it"),
     "since_s": nullable(SECOND, "since when"),
     "until_s": nullable(SECOND, "when it ends by itself"),
     "released_by_s": nullable(SECOND, "when all that was held is to be sent"),
@@ -169,26 +169,26 @@ _ACCEPTED = {"id": string(), "due": SECOND, "due_at": string("RFC 3339")}
 _POINT = object_of(
     {
         "at": {**SECOND, "description": "the end of the step"},
-        "s": number("its length in seconds"),
+        "s": whole("its length in seconds"),
         "counts": {
             "type": "object",
-            "additionalProperties": real(),
+            "additionalProperties": number(),
             "description": "`fired`, `transactions`, `dead-lettered/CODE`, and `lag/WAY/N`: callbacks whose lag is at "
             "most bound N, and above the one before; names that are 0 are left out",
         },
-        "pending": number("timers that wait at its end"),
+        "pending": whole("timers that wait at its end"),
         "overdue_s": {"type": "number", "description": "longest time for which a stored timer was due"},
-        "memory_bytes": number("resident memory of the worker; 0: not known"),
+        "memory_bytes": whole("resident memory of the worker; 0: not known"),
     }
 )
 
 _WAY = object_of(
     {
-        "timers": number(),
-        "p50_s": nullable(real()),
-        "p99_s": nullable(real()),
+        "timers": whole(),
+        "p50_s": nullable(number()),
+        "p99_s": nullable(number()),
         "buckets": list_of(
-            {"type": "array", "prefixItems": [nullable(real()), number()], "minItems": 2, "maxItems": 2},
+            {"type": "array", "prefixItems": [nullable(number()), whole()], "minItems": 2, "maxItems": 2},
             "upper bound in seconds, null for the last one, and timers up to it",
         ),
     }
@@ -198,44 +198,44 @@ _SENTENCES = list_of(string())
 _WORKER = {
     "id": string(),
     "url": string("its address, if the group tells it"),
-    "partitions": map_of(number(), "topic -> partitions of it that the group has dealt to this worker"),
-    "assigned": map_of(list_of(number()), "topic -> these partitions"),
+    "partitions": map_of(whole(), "topic -> partitions of it that the group has dealt to this worker"),
+    "assigned": map_of(list_of(whole()), "topic -> these partitions"),
     "ready": nullable(boolean(), "null: it was not asked, or its answer cannot be read"),
     "why": nullable(string(), "why `ready` is null"),
     "reasons": {**_SENTENCES, "description": "why it is not ready"},
     "stopped": map_of(string(), "partition -> why it is stopped"),
-    "pending": number("timers that wait"),
-    "tick_age_s": real("age of its last tick"),
+    "pending": whole("timers that wait"),
+    "tick_age_s": number("age of its last tick"),
     "red": map_of(string(), "partition -> what is wrong"),
     "machines": map_of(
         open_object(
             {
-                "age_s": real("for how long this worker has had it"),
+                "age_s": number("for how long this worker has had it"),
                 "from": string("what its machine began with"),
-                "transaction_version": nullable(number()),
+                "transaction_version": nullable(whole()),
             }
         ),
         "partition -> its machine",
     ),
-    "request_partitions": map_of(number(), "request topic -> its number of partitions"),
+    "request_partitions": map_of(whole(), "request topic -> its number of partitions"),
     "firing": {**_SENTENCES, "description": "partitions that it fires"},
     "lossy": {**_SENTENCES, "description": "red partitions that fire"},
     "zoneless": {**_SENTENCES, "description": "red partitions that fire all but timers whose time zone is not known"},
     "targets": {**_SENTENCES, "description": "those of them that are red because of a callback topic"},
     "warnings": {**_SENTENCES, "description": "about the configuration of topics"},
     "notes": {**_SENTENCES, "description": "the same, of less weight"},
-    **{name: nullable(real(), f"from the metric `{metric}`") for name, metric in METRICS.items()},
+    **{name: nullable(number(), f"from the metric `{metric}`") for name, metric in METRICS.items()},
     "version": nullable(string()),
-    "dead_letters": map_of(number(), "code -> dead letters since its start"),
-    "occurrences_missed": map_of(number(), "reason -> occurrences that were not sent since its start"),
-    "waiting": map_of(number(), "reason -> partitions that wait"),
+    "dead_letters": map_of(whole(), "code -> dead letters since its start"),
+    "occurrences_missed": map_of(whole(), "reason -> occurrences that were not sent since its start"),
+    "waiting": map_of(whole(), "reason -> partitions that wait"),
     "lags": map_of(_WAY, "way of firing -> its lags since its start"),
 }
 
 _PROBLEM = {
     "type": string("address of what the code means", format="uri-reference"),
     "title": string("what the code means"),
-    "status": number(),
+    "status": whole(),
     "code": string("for programs"),
     "urn": string("the `type` of version 0.1, kept for one version"),
 }
@@ -265,7 +265,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
                 {"anyOf": [reference("Accepted"), object_of({"code": string("for programs"), "detail": string()})]},
                 "in the order of the request; `code` and `detail`: the timer was not written, or may not have been",
             ),
-            "failed": number("how many were not written, or may not have been"),
+            "failed": whole("how many were not written, or may not have been"),
         }
     ),
     "TimerVersion": _OWN_CHECKS | object_of(_TIMER_FIELDS, ("topic", "value")),
@@ -277,12 +277,12 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "state": {"type": "string", "enum": [PENDING, FIRED, COLD, REPLACED, REJECTED]},
             "topic": string("callback topic"),
             "key": nullable(DATA),
-            "value_bytes": number(),
+            "value_bytes": whole(),
             "value": string("base64, if asked for with value=1"),
             "headers": {**HEADER_PAIRS, "description": "of the callback, if asked for with value=1"},
             "source": string("<topic>/<partition>/<offset> of the request"),
             "position": string("the record that fires, if it is another one"),
-            "retry": open_object({"attempt": number("the next one"), "first_due": SECOND}),
+            "retry": open_object({"attempt": whole("the next one"), "first_due": SECOND}),
             "held": HOLD,
             "repeat": string("the rule of a timer that repeats"),
             "version": string("the request that has set it: a condition names it"),
@@ -307,8 +307,8 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "occurrences": list_of(
                 object_of(
                     {
-                        "nominal": number("the epoch second that the rule names"),
-                        "due": number("when the callback is sent: the nominal second and the share of the spread"),
+                        "nominal": whole("the epoch second that the rule names"),
+                        "due": whole("when the callback is sent: the nominal second and the share of the spread"),
                         "due_at": string("RFC 3339"),
                         "local": string("the nominal second in the zone of the rule, in RFC 3339"),
                         "note": string("what a clock change does to this occurrence"),
@@ -342,7 +342,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "events": list_of(
                 open_object(
                     {
-                        "at_ms": number("epoch milliseconds"),
+                        "at_ms": whole("epoch milliseconds"),
                         "what": string(
                             "set, cancel, rejected, the name of a verdict, held, missed, dead-letter, fired"
                         ),
@@ -354,7 +354,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
                         "code": string("of a dead letter"),
                         "retried_as": string("source of the new request of a dead letter"),
                         "callback": string("<topic>/<partition>/<offset> of the callback"),
-                        "missed": number("occurrences that are not sent"),
+                        "missed": whole("occurrences that are not sent"),
                         "first": SECOND,
                         "last": SECOND,
                         "reason": string("why they are not sent"),
@@ -382,13 +382,13 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     ),
     "CancelStep": object_of(
         {
-            "matching": number("timers that would be cancelled"),
+            "matching": whole("timers that would be cancelled"),
             "at_least": boolean("whether there may be more than those that were counted"),
-            "left_out": number("timers without an id, with an id that the user may not use, or waiting for a retry"),
+            "left_out": whole("timers without an id, with an id that the user may not use, or waiting for a retry"),
             "sample": list_of(reference("Timer"), "the first ten"),
             "missing": _MISSING,
             "confirm": string("send it with the same filter to cancel them"),
-            "verdicts": map_of(number(), "verdict -> timers of this step"),
+            "verdicts": map_of(whole(), "verdict -> timers of this step"),
             "next": nullable(string("the next step"), "null: all are cancelled"),
         },
         (),
@@ -403,9 +403,9 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "key": nullable(DATA, "callback key"),
             "due_s": nullable(SECOND),
             "written_at": string("RFC 3339"),
-            "timestamp_ms": number(),
+            "timestamp_ms": whole(),
             "truncated": boolean(),
-            "value_bytes": nullable(number()),
+            "value_bytes": nullable(whole()),
             "value_sha256": nullable(string()),
             "retried_as": nullable(string("source of the new request")),
             "retry_known": boolean(
@@ -442,10 +442,10 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     ),
     "Retried": object_of(
         {
-            "requests": number("requests that match and can be published, of those that were read"),
-            "overdue": number("those of them that fire at once"),
-            "left_out": map_of(number(), "reason -> dead letters that are not retried"),
-            "published": number("requests that were published"),
+            "requests": whole("requests that match and can be published, of those that were read"),
+            "overdue": whole("those of them that fire at once"),
+            "left_out": map_of(whole(), "reason -> dead letters that are not retried"),
+            "published": whole("requests that were published"),
             "more": boolean("it ended early: there may be more than it says. To go on, send `confirm`"),
             "retried": list_of(
                 object_of(
@@ -484,10 +484,10 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "TargetCommand": object_of(
         {
             "topic": TOPIC,
-            "number": number("of the command; each machine takes it within two seconds"),
+            "number": whole("of the command; each machine takes it within two seconds"),
             "paused": boolean("whether its timers wait"),
             "until_s": nullable(SECOND, "when the pause ends by itself"),
-            "over_s": number("seconds over which the held timers are sent; 0: at once"),
+            "over_s": whole("seconds over which the held timers are sent; 0: at once"),
             "replaced": nullable(
                 object_of(_PAUSE),
                 "the former values, as in the list; null: the topic was not paused, and nothing was held, or an "
@@ -506,10 +506,10 @@ SCHEMAS: dict[str, dict[str, Any]] = {
                     {
                         "topic": TOPIC,
                         **_PAUSE,
-                        "held": nullable(number(), "timers that are due and wait; null: not known now"),
+                        "held": nullable(whole(), "timers that are due and wait; null: not known now"),
                         "held_at_least": boolean("whether there may be more than `held`"),
                         "waits_for": list_of(string(), "partitions that have not taken the newest command"),
-                        "machines": map_of(number(), "partition -> number of the newest command that it has taken"),
+                        "machines": map_of(whole(), "partition -> number of the newest command that it has taken"),
                     }
                 )
             ),
@@ -548,7 +548,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
                 object_of(
                     {
                         "id": string(),
-                        "bounds_s": list_of(real(), "upper bounds of lags; the last counts have none"),
+                        "bounds_s": list_of(number(), "upper bounds of lags; the last counts have none"),
                         "points": list_of(_POINT),
                     }
                 )
@@ -562,21 +562,21 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         {
             "name": string(),
             "topic": string(),
-            "depth": number("messages that are not done"),
-            "delayed": nullable(number(), "timers that will bring a message; null: unknown"),
+            "depth": whole("messages that are not done"),
+            "delayed": nullable(whole(), "timers that will bring a message; null: unknown"),
             "delayed_at_least": boolean("whether there may be more than `delayed`"),
-            "oldest_age_s": nullable(real(), "age of the oldest message that is not done"),
-            "processes": number("members of its group"),
+            "oldest_age_s": nullable(number(), "age of the oldest message that is not done"),
+            "processes": whole("members of its group"),
             "partitions": list_of(
                 open_object(
                     {
                         "topic": string(),
-                        "partition": number(),
-                        "committed": nullable(number(), "all messages below this offset are done; null: none is"),
-                        "end": number("offset after its last message"),
-                        "depth": number("messages that are not done"),
-                        "ledger_bytes": number("length of the list of what is done above `committed`"),
-                        "may_run": number("messages that a process may have now, at most"),
+                        "partition": whole(),
+                        "committed": nullable(whole(), "all messages below this offset are done; null: none is"),
+                        "end": whole("offset after its last message"),
+                        "depth": whole("messages that are not done"),
+                        "ledger_bytes": whole("length of the list of what is done above `committed`"),
+                        "may_run": whole("messages that a process may have now, at most"),
                     },
                     ("topic", "partition", "committed", "end", "depth"),
                 )
@@ -594,19 +594,19 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "PastFirings": object_of(
         {
             "since": SECOND,
-            "found": number("firings since then, at most 10,000"),
+            "found": whole("firings since then, at most 10,000"),
             "fired": list_of(
                 open_object(
                     {
                         "topic": string("callback topic"),
-                        "partition": number(),
-                        "offset": number(),
+                        "partition": whole(),
+                        "offset": whole(),
                         "key": nullable(DATA),
                         "timer_id": nullable(DATA),
                         "source": nullable(DATA, "<topic>/<partition>/<offset> of the request"),
                         "due_s": nullable(SECOND),
-                        "lag_ms": nullable(number()),
-                        "timestamp_ms": number("epoch milliseconds"),
+                        "lag_ms": nullable(whole()),
+                        "timestamp_ms": whole("epoch milliseconds"),
                     },
                     ("topic", "partition", "offset", "timestamp_ms"),
                 ),
@@ -619,7 +619,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     ),
     "Counts": object_of(
         {
-            "counts": list_of(object_of({"from": SECOND, "timers": number()})),
+            "counts": list_of(object_of({"from": SECOND, "timers": whole()})),
             "next": nullable(string("cursor to count on from")),
             "complete": boolean("whether all timers were counted"),
             "missing": _MISSING,

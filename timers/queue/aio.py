@@ -37,7 +37,19 @@ from timers.queue.queue import JOIN_WAIT_S, Queue
 from timers.queue.running import check_count, end_fork_of, finish, text_of
 from timers.queue.sending import Sendable
 
+_log = logging.getLogger("timers.queue")
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
 _WAIT_S = 0.5
+
+MAX_THREADS = 64
+"""Calls of a kind that wait at the same time; more wait for these. Calls on messages, receives, and other calls of a
+queue are of different kinds, so none waits for one that takes longer. The threads of the event loop are few: calls that
+wait there would hold up those of the program."""
+
+_message_calls = BoundedThreads("queue-call", MAX_THREADS)
 
 _current: ContextVar[TaskRun | None] = ContextVar("queue_run", default=None)
 """The run of the handler that this code belongs to. Tasks that the handler starts inherit it."""
@@ -167,12 +179,6 @@ def _new_task(make: Any, loop: asyncio.AbstractEventLoop, coroutine: Any, **name
     return make(loop, coroutine if run is None else _Contained(coroutine, run), **named)
 
 
-_log = logging.getLogger("timers.queue")
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
-
-
 class _Nothing:
     def __await__(self) -> Generator[None, None, None]:
         yield from ()
@@ -207,14 +213,6 @@ class AsyncMessage(Message):
         answer = _in_thread(call, *arguments)
         answer.add_done_callback(_log_error)
         return answer
-
-
-MAX_THREADS = 64
-"""Calls of a kind that wait at the same time; more wait for these. Calls on messages, receives, and other calls of a
-queue are of different kinds, so none waits for one that takes longer. The threads of the event loop are few: calls that
-wait there would hold up those of the program."""
-
-_message_calls = BoundedThreads("queue-call", MAX_THREADS)
 
 
 def _in_thread(call: Callable[..., None], *arguments: Any) -> asyncio.Future[None]:

@@ -47,6 +47,56 @@ ANSWER_S = 15.0
 
 _log = logging.getLogger("timers.queue")
 
+_REFUSALS = frozenset(
+    {
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.FENCED_INSTANCE_ID,
+        KafkaError.OFFSET_METADATA_TOO_LARGE,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    }
+)
+"""Answers with which the brokers refuse a commit. After any other error it may have been committed."""
+
+_LEADERS_S = 2.0
+_GRACE_S = 0.5
+"""Time for an answer of the leaders of partitions. The thread of the queue waits for it."""
+
+_FIRST, _END = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+_Name = TypeVar("_Name")
+
+Asked: TypeAlias = dict[_Name, Future[Any]]
+"""What each leader, or a broker about each topic, was asked for."""
+
+_TIMEOUT_S = 10.0
+_CLOSE_S = 10.0
+"""librdkafka 2.16 does not return from ``close`` while a commit waits for brokers that are away."""
+
+_DOWN_S = 1.5
+"""After this time without a broker that takes a connection, a queue is not opened."""
+
+_COMMITTED_TIMEOUT_S = 3.0
+"""Short, because this process commits nothing while it waits for the transactions of others."""
+
+_HEARTBEAT_MS = 500
+"""A member learns of a rebalance by the answer to a heartbeat. Partitions that move to it wait so long. The client's
+default is 3 s."""
+
+_TAG_CHARACTERS = 8
+
+_REOPEN_ADVICE = "open the queue again"
+
+_TOPICS_S = 5.0
+"""Seconds between two questions for the ids of the topics. The answer is read with the next question."""
+
+_CONFIGS_S, _FIRST_CONFIGS_S = 15.0, 1.0
+"""Seconds between two questions for the configuration of the topics, and between the first two. The answer is read with
+the next question."""
+
 
 class _Request(NamedTuple):
     """What to commit, what became of it, and when its answer counts as lost."""
@@ -126,33 +176,6 @@ def _places(listed: Iterable[TopicPartition]) -> frozenset[tuple[str, int, int]]
     return frozenset((each.topic, each.partition, each.offset) for each in listed)
 
 
-_REFUSALS = frozenset(
-    {
-        KafkaError.UNKNOWN_MEMBER_ID,
-        KafkaError.ILLEGAL_GENERATION,
-        KafkaError.REBALANCE_IN_PROGRESS,
-        KafkaError.FENCED_INSTANCE_ID,
-        KafkaError.OFFSET_METADATA_TOO_LARGE,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-    }
-)
-"""Answers with which the brokers refuse a commit. After any other error it may have been committed."""
-
-
-_LEADERS_S = 2.0
-_GRACE_S = 0.5
-"""Time for an answer of the leaders of partitions. The thread of the queue waits for it."""
-
-_FIRST, _END = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
-
-_Name = TypeVar("_Name")
-
-Asked: TypeAlias = dict[_Name, Future[Any]]
-"""What each leader, or a broker about each topic, was asked for."""
-
-
 def _answered(asked: Asked[_Name]) -> dict[_Name, Any]:
     """The answers that have come."""
     return {name: future.result() for name, future in asked.items() if future.done() and future.exception() is None}
@@ -173,32 +196,6 @@ def _offsets(asked: Asked[Partition]) -> dict[Partition, int]:
     """The offsets that have come. librdkafka 2.16 reports a leader that did not answer without an error."""
     found = {each: int(answer.offset) for each, answer in _answered(asked).items()}
     return {each: offset for each, offset in found.items() if offset != OFFSET_INVALID}
-
-
-_TIMEOUT_S = 10.0
-_CLOSE_S = 10.0
-"""librdkafka 2.16 does not return from ``close`` while a commit waits for brokers that are away."""
-
-_DOWN_S = 1.5
-"""After this time without a broker that takes a connection, a queue is not opened."""
-
-_COMMITTED_TIMEOUT_S = 3.0
-"""Short, because this process commits nothing while it waits for the transactions of others."""
-
-_HEARTBEAT_MS = 500
-"""A member learns of a rebalance by the answer to a heartbeat. Partitions that move to it wait so long. The client's
-default is 3 s."""
-
-_TAG_CHARACTERS = 8
-
-_REOPEN_ADVICE = "open the queue again"
-
-_TOPICS_S = 5.0
-"""Seconds between two questions for the ids of the topics. The answer is read with the next question."""
-
-_CONFIGS_S, _FIRST_CONFIGS_S = 15.0, 1.0
-"""Seconds between two questions for the configuration of the topics, and between the first two. The answer is read with
-the next question."""
 
 
 class Transport:

@@ -51,6 +51,20 @@ MAX_VALUE_BYTES = 4096
 NEW_LEADER_S = 2.0
 """For this many seconds after a change of a partition's leader, its records may be those of the former leader."""
 
+FIRED_S = 2.0
+"""Seconds between two reads of what the app has fired, while ticks are held after the start."""
+
+MAX_TICK_SILENCE_S = 2.0
+"""After this long without a counted tick, an error is logged and the worker's topics are looked up."""
+
+NEXT_AFTER_S = 0.5
+"""Without an acknowledgement within this time, the tick also goes to a partition of another broker."""
+
+RETRY_PAUSE_S = 0.2
+
+AHEAD_S = 0.15
+"""Seconds before a tick at which leaders are asked whether they answer: transactions that follow the tick use it."""
+
 
 class TopicFollower(Service):
     """Passes the records of a topic to :meth:`handle`.
@@ -130,12 +144,6 @@ class TopicFollower(Service):
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
-
-FIRED_S = 2.0
-"""Seconds between two reads of what the app has fired, while ticks are held after the start."""
-
-MAX_TICK_SILENCE_S = 2.0
-"""After this long without a counted tick, an error is logged and the worker's topics are looked up."""
 
 
 class TickJudge:
@@ -292,9 +300,6 @@ class TickReader(TopicFollower):
 
 # ---- writing ---------------------------------------------------------------------------------------------------------
 
-NEXT_AFTER_S = 0.5
-"""Without an acknowledgement within this time, the tick also goes to a partition of another broker."""
-
 
 class TickSender:
     """Tries one broker after the other. A tick that is acknowledged late does no harm: a duplicate has no effect.
@@ -366,11 +371,6 @@ class TickSender:
 
 
 # ---- agents ----------------------------------------------------------------------------------------------------------
-
-RETRY_PAUSE_S = 0.2
-
-AHEAD_S = 0.15
-"""Seconds before a tick at which leaders are asked whether they answer: transactions that follow the tick use it."""
 
 
 async def wait_until(deadline_s: float) -> None:

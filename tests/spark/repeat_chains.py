@@ -15,7 +15,7 @@ from timers.core.levels import REPEATS_LEVEL
 from timers.core.ports import Follower, NextOccurrence
 from timers.core.progress import FEATURE_LEVEL, Progress
 from timers.core.timer import Headers, Origin, Rejected
-from timers.machines.firing.policy import NO_RULE
+from timers.machines.firing.followers import NO_RULE
 from timers.spark.audit.chains import CHAIN, ZONE
 from timers.wire import dead_letter
 from timers.wire import headers as h

@@ -15,7 +15,7 @@ from timers.core.mending import MOST_ROWS, SEARCH_INTERVAL_S, StandingStill
 from timers.core.operation import Entry, defined, repeated
 from timers.core.ports import Deleted, Lost, TooMuch
 from timers.core.progress import History, Progress
-from timers.machines.firing.policy import NO_RULE
+from timers.machines.firing.followers import NO_RULE
 from timers.machines.queries import reading
 from timers.machines.queries.reading import Place
 from timers.testing.sim_timers import SimBatch, SimKafka, SimRecord

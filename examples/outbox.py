@@ -5,10 +5,10 @@
 
 Run it (examples/README.md):
 
+    python -m examples.outbox expire
     timers outbox run sqlite:orders.db
     python -m examples.outbox place o-1
     python -m examples.outbox pay o-1
-    python -m examples.outbox expire
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ import os
 import sqlite3
 import sys
 from contextlib import closing
-from pathlib import Path
 
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaException
 
 from timers.client import SqlOutbox
-from timers.client.outbox import schema
+from timers.client.outbox import DEFAULT_TABLE, schema
+from timers.process.config.settings import Settings
 
 DATABASE = os.environ.get("ORDERS_DB", "orders.db")
-BROKERS = os.environ.get("TIMERS_BROKERS", "127.0.0.1:9092")
 TIMEOUTS = os.environ.get("ORDER_TIMEOUTS_TOPIC", "order-timeouts")
 PAY_WITHIN_S = float(os.environ.get("PAY_WITHIN_S", "10"))
 
 
 def connect() -> sqlite3.Connection:
-    is_new = not Path(DATABASE).exists()
+    """Open the database, and make the tables that it lacks: the file may have others already."""
     connection = sqlite3.connect(DATABASE)
-    if is_new:
-        connection.executescript(
-            schema("sqlite") + "CREATE TABLE orders (id TEXT PRIMARY KEY, state TEXT, timer TEXT);"
-        )
+    with connection:
+        connection.execute("BEGIN IMMEDIATE")  # two of these programs may start at once
+        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (DEFAULT_TABLE,)).fetchone():
+            connection.execute(schema("sqlite"))
+        connection.execute("CREATE TABLE IF NOT EXISTS orders (id TEXT PRIMARY KEY, state TEXT, timer TEXT)")
     return connection
 
 
@@ -53,23 +53,32 @@ def pay(connection: sqlite3.Connection, order: str) -> None:
         ).fetchall()
         for (timer,) in found:
             SqlOutbox().cancel(connection, timer)
+    print(f"{order} is paid" if found else f"{order} cannot be paid: it has expired, was paid before, or is no order")
 
 
 def expire(connection: sqlite3.Connection) -> None:
-    """Expire the orders whose callbacks come. An order that was paid is not changed, however late its cancel was."""
-    config = {"bootstrap.servers": BROKERS, "group.id": "orders", "auto.offset.reset": "earliest"}
+    """Expire the orders whose callbacks come. An order that was paid is not changed, however late its cancel was.
+
+    It looks for the timer and not for the key of the callback: others may send callbacks of the same key to this topic.
+    """
+    brokers = Settings.load().brokers
+    config = {"bootstrap.servers": brokers, "group.id": "orders", "auto.offset.reset": "earliest"}
     with closing(Consumer({**config, "enable.auto.commit": False, "isolation.level": "read_committed"})) as consumer:
         consumer.subscribe([TIMEOUTS])
         while True:
             message = consumer.poll(1.0)
-            if message is None or message.error() is not None:
+            if message is None:
                 continue
-            order = (message.key() or b"").decode()
+            if message.error():  # such as a missing right
+                raise KafkaException(message.error())
+            timer = (dict(message.headers() or ()).get("timer-id") or b"").decode(errors="replace")
             with connection:
-                connection.execute("UPDATE orders SET state = 'expired' WHERE id = ? AND state = 'placed'", (order,))
-            consumer.commit(message)
-            ((state,),) = connection.execute("SELECT state FROM orders WHERE id = ?", (order,)).fetchall() or (("?",),)
-            print(f"{order} is {state}", flush=True)
+                expired = connection.execute(
+                    "UPDATE orders SET state = 'expired' WHERE timer = ? AND state = 'placed' RETURNING id", (timer,)
+                ).fetchall()
+            consumer.commit(message, asynchronous=False)
+            for (order,) in expired:
+                print(f"{order} is expired", flush=True)
 
 
 def main() -> None:

@@ -201,6 +201,19 @@ def test_a_wrong_command_would_be_found(line: str) -> None:
             check_command(words)
 
 
+def test_a_database_file_is_that_of_one_page() -> None:
+    """A reader runs the pages in one folder: a second program would find the file, without its own tables."""
+    texts = [(block.page, block.text) for block in ALL_BLOCKS]
+    texts += [("examples/README.md", path.read_text()) for path in (ROOT / "examples").glob("*.py")]
+    texts += [("docs/outbox.md", (ROOT / "timers/cli/outbox.py").read_text())]  # the help of its commands
+    pages: dict[str, set[str]] = {}
+    for page, text in texts:
+        for name in re.findall(r"\b[a-z]+\.db\b", text):
+            pages.setdefault(name, set()).add(page)
+    assert {"orders.db", "receiver.db", "shop.db"} <= pages.keys()
+    assert {name: found for name, found in pages.items() if len(found) > 1} == {}
+
+
 CONTINUED = {"docs/first-steps.md": "README.md"}
 """Pages that begin where another one ends."""
 

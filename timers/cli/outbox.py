@@ -35,8 +35,8 @@ def outbox() -> None:
 
     \b
     Try it, with `timers run` in another terminal:
-      timers outbox schema --dialect sqlite | sqlite3 orders.db
-      timers outbox run sqlite:orders.db
+      timers outbox schema --dialect sqlite | sqlite3 shop.db
+      timers outbox run sqlite:shop.db
     """
 
 

@@ -18,7 +18,7 @@ from timers.process.threads import call_in_thread
 from timers.queue import Message
 from timers.queue.driver import Driver
 from timers.queue.metadata import Commit, Partition
-from timers.queue.port import Answer, Job, Outcome, Plan, Stored, Terms
+from timers.queue.port import CommitAnswer, Job, Outcome, Plan, Stored, Terms
 from timers.queue.records import Signing
 from timers.queue.sending import Guards
 from timers.queue.transport import Transport
@@ -70,7 +70,7 @@ class SimTransactions:
     def __init__(self) -> None:
         self.places = SimPlaces()
         self.append_ms = 0
-        self.execute: Callable[[Plan], Answer]
+        self.execute: Callable[[Plan], CommitAnswer]
 
     def ask_leaders(self, jobs: Iterable[Job]) -> SimPlaces:
         self.places.ask_leaders(jobs)
@@ -197,21 +197,21 @@ class SimTransport:
         for partition in self.stopped[-1]:
             del self.positions[partition]
 
-    def execute(self, plan: Plan) -> Answer:
+    def execute(self, plan: Plan) -> CommitAnswer:
         if self.is_expelled:
-            return Answer(Outcome.REFUSED)
+            return CommitAnswer(Outcome.REFUSED)
         self.plans += 1
         self.transactions.append_ms = int(1000 * (time() + self.slept_s)) if plan.in_transaction else 0
         self.commits.update(plan.commits)
-        return Answer(Outcome.COMMITTED, self.transactions.append_ms)
+        return CommitAnswer(Outcome.COMMITTED, self.transactions.append_ms)
 
-    def begin_commit(self, plan: Plan) -> Future[Answer]:
+    def begin_commit(self, plan: Plan) -> Future[CommitAnswer]:
         """A thread answers, so that a test may wait in :meth:`execute`."""
         return call_in_thread("commit", self.execute, plan)
 
     def lose_answers(self) -> None: ...
 
-    def commit(self, plan: Plan) -> Answer:
+    def commit(self, plan: Plan) -> CommitAnswer:
         return self.execute(plan)
 
     def decide(self, plan: Plan) -> dict[Partition, Commit | None]:

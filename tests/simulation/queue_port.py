@@ -10,7 +10,7 @@ from tests.simulation.kit.faults import Violation
 from tests.simulation.queue_brokers import LOG, PARTITIONS, Brokers
 from timers.queue import records
 from timers.queue.metadata import NO_START, Commit, Partition, Saved
-from timers.queue.port import Answer, Command, Job, Outcome, Plan, Stored
+from timers.queue.port import CommitAnswer, Job, Outcome, Plan, PortCall, Stored
 
 Doing: TypeAlias = Generator[None, None, Any]
 """Carries out a command in several steps, and returns its answer."""
@@ -67,14 +67,14 @@ class SimPort:
         """Read nothing any more."""
         self.positions, self._events = {}, {}
 
-    def begin(self, command: Command) -> Doing:
+    def begin(self, command: PortCall) -> Doing:
         """Carry out a command: a commit in several steps, another one in one."""
         if command.name == "execute":
             (plan,) = command.arguments
             return self._transact(plan) if plan.in_transaction else self._commit(plan)
         return self._at_once(command)
 
-    def _at_once(self, command: Command) -> Doing:
+    def _at_once(self, command: PortCall) -> Doing:
         answer = getattr(self, command.name)(*command.arguments)
         if command.name == "decide":
             yield
@@ -169,12 +169,12 @@ class SimPort:
         self.land()
         if self._rng.random() < 0.25:
             self._in_flight.append(lambda: self._brokers.commit(self._name, plan.member, plan.commits))
-            return Answer(Outcome.UNKNOWN)
+            return CommitAnswer(Outcome.UNKNOWN)
         accepted = self._brokers.commit(self._name, plan.member, plan.commits)
         if accepted:
             self._brokers.released |= self.giving_up
         yield
-        return Answer(Outcome.COMMITTED if accepted else Outcome.REFUSED)
+        return CommitAnswer(Outcome.COMMITTED if accepted else Outcome.REFUSED)
 
     def _transact(self, plan: Plan) -> Doing:
         self._brokers.begin(self._name)
@@ -185,15 +185,15 @@ class SimPort:
         accepted = self._brokers.send_offsets(self._name, plan.member, plan.commits)
         if not accepted or self._rng.random() < 0.2:
             self._brokers.end(self._name, commit=False)
-            return Answer(Outcome.REFUSED, append_ms)
+            return CommitAnswer(Outcome.REFUSED, append_ms)
         yield
         if self._rng.random() < 0.3:
             self._in_flight.append(lambda: self._brokers.end(self._name, commit=True))
-            return Answer(Outcome.UNKNOWN, append_ms)
+            return CommitAnswer(Outcome.UNKNOWN, append_ms)
         self._brokers.end(self._name, commit=True)
         self._brokers.released |= self.giving_up
         yield
-        return Answer(Outcome.COMMITTED, append_ms)
+        return CommitAnswer(Outcome.COMMITTED, append_ms)
 
     def decide(self, plan: Plan) -> dict[Partition, Commit | None]:
         self.land()

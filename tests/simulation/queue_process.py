@@ -16,7 +16,7 @@ from timers.queue.entry import BIND, DONE, HELD, PUT_BACK, RETRY, WAITING, Entry
 from timers.queue.ledger import Ledger
 from timers.queue.member import Member
 from timers.queue.metadata import MAX_EPOCHS, NO_START, Partition, decode
-from timers.queue.port import Answer, Command, Job, Outcome, Plan, Steps, Terms
+from timers.queue.port import CommitAnswer, Job, Outcome, Plan, PortCall, Steps, Terms
 from timers.queue.records import SIGNING_KEY_BYTES, Signing
 from timers.queue.sending import Guard, Guards
 from timers.queue.starts import MAX_CRASHES
@@ -132,7 +132,7 @@ class SimProcess:
             except KafkaException as failure:
                 error = failure
 
-    def _begin(self, command: Command) -> Doing:
+    def _begin(self, command: PortCall) -> Doing:
         if command.name == "execute":
             self._look_at_loaded()  # another partition may have been loaded in the same call
             self._note_plan(*command.arguments)
@@ -487,7 +487,7 @@ class SimProcess:
         """End the round under way at once. The answer to a plain commit cannot come in a callback."""
         while self._round is not None:
             assert self._doing is not None
-            answer, error = Answer(Outcome.UNKNOWN), None
+            answer, error = CommitAnswer(Outcome.UNKNOWN), None
             if not self._is_plain or self.rng.random() < 0.5:
                 try:
                     answer = _finish(self._doing)

@@ -14,7 +14,7 @@ from aiokafka.errors import (
 from aiokafka.protocol.admin import ListGroupsRequest
 
 from timers.kafka.aiokafka_internals import log_readers, sessions
-from timers.kafka.aiokafka_internals.log_readers import GROUPS_A_REQUEST, UNSTABLE_OFFSET_COMMIT, LogReader
+from timers.kafka.aiokafka_internals.log_readers import GROUPS_A_REQUEST, UNSTABLE_OFFSET_COMMIT, ReadingGroup
 from timers.kafka.aiokafka_internals.other_groups import (
     GROUP_ID_NOT_FOUND,
     DescribeShareGroupOffsets,
@@ -64,7 +64,7 @@ class SimBroker:
         )
 
 
-def readers(monkeypatch: pytest.MonkeyPatch, broker: SimBroker) -> list[LogReader]:
+def readers(monkeypatch: pytest.MonkeyPatch, broker: SimBroker) -> list[ReadingGroup]:
     monkeypatch.setattr(sessions, "AIOKafkaClient", lambda **_: broker)
     return asyncio.run(
         log_readers.log_readers({"bootstrap_servers": ["b:1"]}, TOPIC, 2, {"app", "left-out"}, lambda: None)
@@ -120,7 +120,7 @@ def test_a_group_that_moves_is_asked_again_later(monkeypatch: pytest.MonkeyPatch
 
 def test_a_broker_that_knows_no_kinds_lists_its_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = SimBroker({"a": "", "b": ""}, {"b": said("b", 1)}, (ListAllGroups,))
-    assert readers(monkeypatch, broker) == [LogReader("b", "classic", offsets=((0, 1),))]
+    assert readers(monkeypatch, broker) == [ReadingGroup("b", "classic", offsets=((0, 1),))]
 
 
 def test_many_groups_are_asked_in_few_requests(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from tests.harness.queue_thread import JOBS, LOG, MESSAGES, SESSION_S, Opened, f
 from tests.harness.waiting import wait_until
 from timers.errors import QueueError
 from timers.queue.metadata import Partition, decode
-from timers.queue.port import Answer, Outcome, Plan
+from timers.queue.port import CommitAnswer, Outcome, Plan
 from timers.queue.records import Kind
 
 
@@ -36,13 +36,13 @@ def test_a_dead_letter_that_is_refused_itself_does_not_hold_up_others(
     constants("timers.queue.settling", _MAX_PAUSE_S=0.05)
     execute, refused, corrected = queue.transport.execute, [], threading.Event()
 
-    def refuse(plan: Plan) -> Answer:
+    def refuse(plan: Plan) -> CommitAnswer:
         letters = [job for job in plan.jobs if job.records[0].kind is Kind.LETTER]
         if letters and not corrected.is_set():
             refused.append(letters[0].records[0].value)
             error = KafkaError(KafkaError.INVALID_TIMESTAMP)
-            return Answer(Outcome.REFUSED, refused=dict.fromkeys(letters, error))
-        answer: Answer = execute(plan)
+            return CommitAnswer(Outcome.REFUSED, refused=dict.fromkeys(letters, error))
+        answer: CommitAnswer = execute(plan)
         return answer
 
     queue.transport.execute = refuse
@@ -78,11 +78,11 @@ def test_a_commit_that_meets_a_rebalance_is_repeated_soon(constants: Constants, 
     refused: list[Plan] = []
     execute = queue.transport.execute
 
-    def refuse_once(plan: Plan) -> Answer:
+    def refuse_once(plan: Plan) -> CommitAnswer:
         if not refused:
             refused.append(plan)
-            return Answer(Outcome.REFUSED)
-        answer: Answer = execute(plan)
+            return CommitAnswer(Outcome.REFUSED)
+        answer: CommitAnswer = execute(plan)
         return answer
 
     queue.transport.execute = refuse_once
@@ -106,11 +106,11 @@ class SlowCommits:
         self._execute, self._stop = queue.transport.execute, queue.transport.stop
         queue.transport.execute, queue.transport.stop = self.execute, self.stop
 
-    def execute(self, plan: Plan) -> Answer:
+    def execute(self, plan: Plan) -> CommitAnswer:
         self.events.append("begin")
         if "end" in self.events:
             assert self.released.wait(60)
-        answer: Answer = self._execute(plan)
+        answer: CommitAnswer = self._execute(plan)
         self.events.append("end")
         return answer
 

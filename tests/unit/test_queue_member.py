@@ -17,11 +17,16 @@ from timers.queue.delivery import Delivery
 from timers.queue.entry import BIND, DONE
 from timers.queue.member import Member
 from timers.queue.metadata import decode
-from timers.queue.port import Answer, Outcome, Plan, Port, Steps, Stored, Terms, do
+from timers.queue.port import CommitAnswer, Outcome, Plan, Port, Steps, Stored, Terms, do
 from timers.wire.dead_letter import REJECTED
 
 STORED = Stored({JOBS: None}, {}, {JOBS: (0, 9)}, {"jobs": LOG})
-ANSWERS = {"member": "second", "execute": Answer(Outcome.COMMITTED), "ask_leaders": SimPlaces(), "first_offsets": {}}
+ANSWERS = {
+    "member": "second",
+    "execute": CommitAnswer(Outcome.COMMITTED),
+    "ask_leaders": SimPlaces(),
+    "first_offsets": {},
+}
 LOST = event(JOBS, KafkaError._AUTO_OFFSET_RESET, "broker end offset is 9 (offset leader epoch 3).")
 
 
@@ -196,7 +201,7 @@ def test_a_partition_that_retention_has_overtaken_is_not_moved_while_its_log_is_
 
 def test_transactions_are_made_until_one_tells_how_long_messages_wait(member: Member) -> None:
     """One whose outcome is known later tells no time, and nothing has changed since."""
-    told = {**ANSWERS, "execute": Answer(Outcome.COMMITTED, append_ms=1_700_000_000_000), "ends": {}}
+    told = {**ANSWERS, "execute": CommitAnswer(Outcome.COMMITTED, append_ms=1_700_000_000_000), "ends": {}}
     asked(member.round(), ANSWERS)
     assert len(member.take(Delivery, 1)) == 1
     member.settler.now_s += member.terms.lease_s

@@ -16,7 +16,7 @@ from timers.errors import LeaseLostError, QueueError
 from timers.kafka import lost_brokers
 from timers.queue import Message, driver
 from timers.queue.metadata import NO_START, Commit, Saved, decode, encode
-from timers.queue.port import Answer, Outcome
+from timers.queue.port import CommitAnswer, Outcome
 from timers.queue.sending import Guard
 
 
@@ -213,9 +213,9 @@ def test_a_queue_with_a_client_that_has_lost_all_brokers_is_opened_again(
     former = queue.receive(MESSAGES)
     begin_commit, commits, refused = transport.begin_commit, dict(transport.commits), list[object]()
     transport.commit = refused.append  # it would take the time of a session
-    unanswered: Future[Answer] = Future()
+    unanswered: Future[CommitAnswer] = Future()
     transport.begin_commit = lambda _: unanswered
-    transport.lose_answers = lambda: unanswered.set_result(Answer(Outcome.UNKNOWN))
+    transport.lose_answers = lambda: unanswered.set_result(CommitAnswer(Outcome.UNKNOWN))
     former[0].ack()
     waiting = queue.driver.wait_for_commit()
     wait_until(lambda: queue.driver._answer is not None, "a commit under way")

@@ -19,7 +19,7 @@ from timers.queue.ledger import Ledger
 from timers.queue.metadata import Commit, Saved
 from timers.queue.port import Job, Outcome, Plan
 from timers.queue.records import Kind, Record
-from timers.queue.transactions import Places, Transactions
+from timers.queue.transactions import AnsweringPlaces, Transactions
 
 
 class SimProducer:
@@ -68,7 +68,7 @@ CONNECTED: Future[None] = Future()
 CONNECTED.set_result(None)
 
 ACCESS = SimpleNamespace(denied=frozenset(), forget=lambda: None)
-PLACES = Places(KAFKA, cast(Any, SimpleNamespace(answer={})), cast(Any, ACCESS), "queue.jobs-ledger")
+PLACES = AnsweringPlaces(KAFKA, cast(Any, SimpleNamespace(answer={})), cast(Any, ACCESS), "queue.jobs-ledger")
 """No leader was asked: the client chooses the partitions."""
 
 

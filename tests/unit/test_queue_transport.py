@@ -21,7 +21,7 @@ from timers.queue.metadata import Commit, ForeignMetadataError, Saved, decode
 from timers.queue.port import Job, Outcome
 from timers.queue.records import Kind, Record
 from timers.queue.settling import Settler
-from timers.queue.transactions import Places
+from timers.queue.transactions import AnsweringPlaces
 from timers.queue.transport import PlainCommits, Transport
 from timers.wire.key_partition import partitions_of
 
@@ -187,9 +187,9 @@ class SimAccess:
         self.asked.append(topics)
 
 
-def places(leaders: SimLeaders, access: SimAccess | None = None) -> Places:
+def places(leaders: SimLeaders, access: SimAccess | None = None) -> AnsweringPlaces:
     asked = cast(WriteAccess, access or SimAccess())
-    return Places(KAFKA, cast(AnsweringLeaders, leaders), asked, LEDGER)
+    return AnsweringPlaces(KAFKA, cast(AnsweringLeaders, leaders), asked, LEDGER)
 
 
 ALL_ANSWER = {LEDGER: [True], REQUESTS: [True], LETTERS: [True], RESULTS: [True], "ids": [True]}

@@ -390,7 +390,7 @@ queue/driver.py                                     Driver._work
           queue/driver.py                           Driver._do
             queue/driver.py                         Driver.ask_leaders by command
               queue/transactions.py                 Transactions.ask_leaders
-                queue/transactions.py               Places.ask_leaders
+                queue/transactions.py               AnsweringPlaces.ask_leaders
             queue/driver.py                         Driver.execute by command
               queue/transactions.py                 Transactions.execute
                 queue/transactions.py               Transactions._execute

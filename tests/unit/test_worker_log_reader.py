@@ -36,8 +36,8 @@ from timers.machines.life import ReadAhead
 from timers.process.config.settings import Settings
 from timers.worker import ticks
 from timers.worker.consumer import requests
-from timers.worker.consumer.requests import LogReader
-from timers.worker.machines.unreadable import Unreadable
+from timers.worker.consumer.requests import RequestLogReader
+from timers.worker.machines.unreadable import UnreadablePartitions
 from timers.worker.ticks import TopicFollower
 
 GOOD, BAD = ("timer-request", 0), ("timer-request", 1)
@@ -97,7 +97,7 @@ class Reader:
         self.unreadable: list[tuple[TopicPartition, Exception]] = []
         self.passes_over = False
         self.read_on: list[TopicPartition] = []
-        self.reader = LogReader(
+        self.reader = RequestLogReader(
             Settings(),
             90.0,
             lambda tp: None,
@@ -312,7 +312,7 @@ TP = ("timer-request", 0)
 
 
 class Pool:
-    """What :class:`Unreadable` asks of a pool, with one machine."""
+    """What :class:`UnreadablePartitions` asks of a pool, with one machine."""
 
     def __init__(self, progress: Progress, accept_loss: str = "", *, has_ids: bool = False) -> None:
         self.rig = NativeRig(progress=progress)
@@ -339,7 +339,7 @@ def batch(from_offset: int = 0, end_offset: int = 10) -> UnreadableBatch:
 
 def noted(pool: Any, error: UnreadableBatch) -> str:
     """The sentence of the partition; empty: it is not red."""
-    unreadable = Unreadable(pool.accept_loss, pool.formats, pool.runners.get, pool.fail)
+    unreadable = UnreadablePartitions(pool.accept_loss, pool.formats, pool.runners.get, pool.fail)
     unreadable.note(TP, error)
     return unreadable.sentences.get(TP, "")
 
@@ -368,7 +368,7 @@ def test_the_partition_is_red_until_the_passing_over_is_committed() -> None:
     pool.rig.accept(5, 6)
     pool.rig.machine.commit_progress()
     pool.runners[TP].machine = pool.rig.open(wipe=True)
-    unreadable = Unreadable(pool.accept_loss, pool.formats, pool.runners.get, pool.fail)
+    unreadable = UnreadablePartitions(pool.accept_loss, pool.formats, pool.runners.get, pool.fail)
     unreadable.note(TP, batch())
     assert not unreadable.sentences and not pool.rig.outbox.rejected
     unreadable.note(TP, batch())
@@ -418,7 +418,7 @@ def test_a_history_has_a_limit() -> None:
 
 def test_a_partition_that_is_read_on_is_green() -> None:
     pool: Any = Pool(Progress.first(FIRST_LEVEL))
-    unreadable = Unreadable(pool.accept_loss, pool.formats, pool.runners.get, pool.fail)
+    unreadable = UnreadablePartitions(pool.accept_loss, pool.formats, pool.runners.get, pool.fail)
     unreadable.note(TP, batch())
     assert unreadable.sentences.keys() == {TP}
     unreadable.forget(TP)

@@ -22,7 +22,7 @@ from timers.errors import TimersError
 from timers.kafka.aiokafka_clients import arguments
 from timers.kafka.aiokafka_internals import group as groups
 from timers.kafka.aiokafka_internals.group import DescribedGroup
-from timers.kafka.aiokafka_internals.log_readers import LogReader, log_readers
+from timers.kafka.aiokafka_internals.log_readers import ReadingGroup, log_readers
 from timers.process.config.settings import Settings
 
 _START_S = 2.0
@@ -63,7 +63,7 @@ def describe(settings: Settings, group: str = "", timeout_s: float | None = None
 
 def readers_of(
     settings: Settings, topic: str, partitions: int, timeout_s: float, check: Callable[[], None]
-) -> list[LogReader]:
+) -> list[ReadingGroup]:
     """The groups that have an offset in a topic, without that of the app's workers and those that need no old requests:
     see :func:`timers.kafka.aiokafka_internals.log_readers.log_readers`. Blocks.
 

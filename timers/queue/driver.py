@@ -32,7 +32,7 @@ from timers.queue.delivery import Delivery, Make, Verdict
 from timers.queue.entry import PUT_BACK, Settlement
 from timers.queue.member import Member
 from timers.queue.metadata import Partition
-from timers.queue.port import Answer, Command, Counters, Job, Outcome, Places, Plan, Port, Steps, Terms
+from timers.queue.port import CommitAnswer, Counters, Job, Outcome, Places, Plan, Port, PortCall, Steps, Terms
 from timers.queue.records import Record
 from timers.queue.sending import Guard, Guards
 from timers.queue.transport import Transport
@@ -118,7 +118,7 @@ class Driver:
         self._answer: Future[Any] | None = None  # of the round's command that is carried out
         self._did_settle = False
         self._error: Exception | None = None  # of a round that ended in a callback
-        self._calls: SimpleQueue[tuple[Command, Future[Any]] | None] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[PortCall, Future[Any]] | None] = SimpleQueue()
         self._second: threading.Thread | None = None
 
     # ---- receivers -----------------------------------------------------------------------------------------------
@@ -566,7 +566,7 @@ class Driver:
                 return result
             answer = self._answered(command)
 
-    def _next(self, steps: Steps[Any], answer: Future[Any] | None) -> Command:
+    def _next(self, steps: Steps[Any], answer: Future[Any] | None) -> PortCall:
         """Return the next command of the member; StopIteration says that there is none."""
         error = None if answer is None else answer.exception()
         with self.lock:
@@ -575,7 +575,7 @@ class Driver:
                 return next(steps)
             return steps.send(answer.result()) if error is None else steps.throw(error)
 
-    def _answered(self, command: Command) -> Future[Any]:
+    def _answered(self, command: PortCall) -> Future[Any]:
         answer: Future[Any] = Future()
         try:
             answer.set_result(self._do(command))
@@ -612,7 +612,7 @@ class Driver:
             else:
                 self._answer = self._answered(command) if at_once else self._begin(command)
 
-    def _begin(self, command: Command) -> Future[Any]:
+    def _begin(self, command: PortCall) -> Future[Any]:
         """Begin to carry out a command of the round of commits."""
         if command.name == "execute" and not command.arguments[0].in_transaction:
             return self._transport.begin_commit(*command.arguments)
@@ -656,18 +656,18 @@ class Driver:
         self._begin_round(self.member.round(with_copy=with_copy))
         return self._poll_until_settled()
 
-    def _do(self, command: Command) -> Any:
+    def _do(self, command: PortCall) -> Any:
         """Carry out a command, and return its answer."""
         return getattr(self if command.name in _OWN else self._transport, command.name)(*command.arguments)
 
     # ---- commands of the member that are for the process ---------------------------------------------------------
 
-    def execute(self, plan: Plan) -> Answer:
+    def execute(self, plan: Plan) -> CommitAnswer:
         """Commit, and wait for the outcome."""
         if plan.in_transaction:
             return self._transport.transactions.execute(plan)
         if self._is_cut_off:
-            return Answer(Outcome.REFUSED)  # it may take long if the brokers are away
+            return CommitAnswer(Outcome.REFUSED)  # it may take long if the brokers are away
         return self._transport.commit(plan)
 
     def ask_leaders(self, jobs: Iterable[Job]) -> Places:

@@ -22,7 +22,7 @@ from timers.queue.delivery import ACKED, RETRIED, D, Delivery, Make, Verdict
 from timers.queue.entry import BIND, PUT_BACK, Settlement
 from timers.queue.ledger import Ledger, passed, wants_commit
 from timers.queue.metadata import Partition, way_on
-from timers.queue.port import Command, Counters, Port, Steps, Terms, do
+from timers.queue.port import Counters, Port, PortCall, Steps, Terms, do
 from timers.queue.records import Signing
 from timers.queue.sending import Guard, Guards
 from timers.queue.settling import NewPartitions, Settler
@@ -602,7 +602,7 @@ class Member:
         returned = {each: copy.offset for each, copy in copied.items() if each[0] == self.terms.returns_topic}
         yield do(Port.delete_below, returned)
 
-    def answer(self, callers: list[Any], error: TimersError | None = None) -> Command:
+    def answer(self, callers: list[Any], error: TimersError | None = None) -> PortCall:
         """Tell callers that what was settled before their calls is committed, unless something of it was dropped."""
         if error is None and self.settler.has_dropped:
             error = self.not_settled()

@@ -139,7 +139,7 @@ class Outcome(Enum):
     UNKNOWN = 3
 
 
-class Answer(NamedTuple):
+class CommitAnswer(NamedTuple):
     """What became of a plan.
 
     Attributes:
@@ -191,7 +191,7 @@ class Port(Protocol):
     A method raises KafkaException if the brokers do not answer, or refuse.
     """
 
-    def execute(self, plan: Plan) -> Answer:
+    def execute(self, plan: Plan) -> CommitAnswer:
         """Commit. Blocks for milliseconds, and for seconds if the brokers do not answer."""
 
     def ask_leaders(self, jobs: Iterable[Job]) -> Places:
@@ -258,7 +258,7 @@ class Port(Protocol):
         """Tell callers that all earlier calls on messages are committed, or why they are not."""
 
 
-class Command(NamedTuple):
+class PortCall(NamedTuple):
     """A method of :class:`Port`, and its arguments."""
 
     name: str
@@ -268,11 +268,11 @@ class Command(NamedTuple):
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Steps: TypeAlias = Generator[Command, Any, T]
+Steps: TypeAlias = Generator[PortCall, Any, T]
 """Yields commands, and gets their answers."""
 
 
-def do(method: Callable[Concatenate[Port, P], object], *arguments: P.args, **named: P.kwargs) -> Command:
+def do(method: Callable[Concatenate[Port, P], object], *arguments: P.args, **named: P.kwargs) -> PortCall:
     """Return a command. It takes no named arguments: the driver gives them by their places."""
     assert not named, f"arguments by their names: {[*named]}"
-    return Command(method.__name__, arguments)
+    return PortCall(method.__name__, arguments)

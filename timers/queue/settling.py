@@ -32,7 +32,20 @@ from timers.queue import records
 from timers.queue.entry import Entry
 from timers.queue.ledger import Ledger, plan_starts
 from timers.queue.metadata import BrokersClock, Commit, Loaded, Partition, encode, loaded_from, way_on
-from timers.queue.port import Answer, Command, Counters, Job, Outcome, Places, Plan, Port, Steps, Stored, Terms, do
+from timers.queue.port import (
+    CommitAnswer,
+    Counters,
+    Job,
+    Outcome,
+    Places,
+    Plan,
+    Port,
+    PortCall,
+    Steps,
+    Stored,
+    Terms,
+    do,
+)
 from timers.queue.verification import Verification
 from timers.wire import topics
 from timers.wire.dead_letter import REJECTED
@@ -372,7 +385,7 @@ class Settler:
 
     def _execute(self, plan: Plan) -> Steps[Outcome]:
         began_s = self.now_s
-        answer: Answer = yield do(Port.execute, plan)
+        answer: CommitAnswer = yield do(Port.execute, plan)
         if answer.append_ms:
             self.clock.note(answer.append_ms / 1000, began_s, self.now_s)
         if answer.outcome is Outcome.COMMITTED:
@@ -404,7 +417,7 @@ class Settler:
                 self.totals.dead[REJECTED] += 1
                 job.records = [job.letter(REJECTED, reason)]
 
-    def _hold(self, job: Job, record: records.Record, error: KafkaError) -> Command:
+    def _hold(self, job: Job, record: records.Record, error: KafkaError) -> PortCall:
         _, waited_s = self._held.get(job, (0.0, _HELD_S / 2))
         held_s = min(2 * waited_s, _MAX_HELD_S)
         self._held[job] = self.now_s + held_s, held_s
@@ -565,7 +578,7 @@ class NewPartitions:
         yield from self._settler.commit_soon()
         self._settler.totals.leases_lost += self._settler.revoke([partition])
 
-    def _loss(self, partition: Partition, lineage: Lineage, at: int) -> Command:
+    def _loss(self, partition: Partition, lineage: Lineage, at: int) -> PortCall:
         """Say that a log parts at an offset from the one that was read.
 
         Raises:
@@ -630,7 +643,7 @@ class NewPartitions:
         self._settler.assign(partition, ledger, self._logs[partition[0]], loaded.commit)
         yield do(Port.start, {partition: ledger.place})
 
-    def _load_later(self, reason: str) -> Command:
+    def _load_later(self, reason: str) -> PortCall:
         self.load_error = reason
         self._next_load = self._settler.now_s + self._pause_s
         self._pause_s = min(2 * self._pause_s, _MAX_LOAD_AGAIN_S)

@@ -24,7 +24,7 @@ from timers.kafka.leaders import LEADER_ANSWER_S, AnsweringLeaders, WriteAccess
 from timers.process.config.settings import Settings
 from timers.process.threads import call_in_thread
 from timers.queue.metadata import Commit, Partition
-from timers.queue.port import Answer, Job, Outcome, Plan
+from timers.queue.port import CommitAnswer, Job, Outcome, Plan
 from timers.queue.records import Kind, Record, encode_copy
 from timers.wire.formats import future_by_id
 from timers.wire.headers import OneContext
@@ -36,7 +36,7 @@ _DISPENSABLE = (Kind.OUTPUT, Kind.GUARD)
 """Records that the queue can do without, if the brokers refuse them."""
 
 
-class Places:
+class AnsweringPlaces:
     """The partitions of a process's transactions: those whose leaders answer.
 
     A transaction ends with a marker in each of its partitions. If the leader of one is gone, it stays open until the
@@ -159,7 +159,7 @@ class Transactions:
         self._ledger_topic = ledger_topic
         self._opened: tuple[Producer, Future[None]] | None = None  # the producer, and the call that connects it
         self._refused: dict[Job, KafkaError] = {}
-        self.places: Places
+        self.places: AnsweringPlaces
         self._append_ms = 0
 
     def open(self) -> None:
@@ -167,7 +167,7 @@ class Transactions:
         wait so long, and the messages of that time too."""
         admin = admin_client(self._settings, self._reports, LEADER_ANSWER_S)
         leaders, access = AnsweringLeaders(admin, self._reports), WriteAccess(admin, LEADER_ANSWER_S)
-        self.places = Places(self._kafka, leaders, access, self._ledger_topic)
+        self.places = AnsweringPlaces(self._kafka, leaders, access, self._ledger_topic)
         self._opened = self._begin_opening()
 
     def close(self) -> None:
@@ -178,16 +178,16 @@ class Transactions:
         with contextlib.suppress(AttributeError):  # it was never opened
             del self.places  # and the connections with which it asks
 
-    def ask_leaders(self, jobs: Iterable[Job]) -> Places:
+    def ask_leaders(self, jobs: Iterable[Job]) -> AnsweringPlaces:
         """As :meth:`timers.queue.port.Port.ask_leaders`."""
         self.places.ask_leaders(jobs)
         return self.places
 
-    def execute(self, plan: Plan) -> Answer:
+    def execute(self, plan: Plan) -> CommitAnswer:
         """Carry out a plan in a transaction. Blocks for milliseconds, and for seconds if the brokers do not answer."""
         self._append_ms, self._refused = 0, {}
         outcome = self._execute(plan)
-        return Answer(outcome, self._append_ms, self._refused)
+        return CommitAnswer(outcome, self._append_ms, self._refused)
 
     def _execute(self, plan: Plan) -> Outcome:
         try:

@@ -35,7 +35,7 @@ from timers.kafka.topic_admin import ask_for_configs, config_of, create_if_missi
 from timers.process.threads import call_in_thread
 from timers.queue import ledger_log
 from timers.queue.metadata import Commit, Partition
-from timers.queue.port import Answer, Outcome, Plan, Stored
+from timers.queue.port import CommitAnswer, Outcome, Plan, Stored
 from timers.queue.records import Signing, encode_key
 from timers.queue.strangers import Strangers
 from timers.queue.transactions import Transactions, commit_of, login, offsets
@@ -102,7 +102,7 @@ class _Request(NamedTuple):
     """What to commit, what became of it, and when its answer counts as lost."""
 
     offsets: list[TopicPartition]
-    outcome: Future[Answer]
+    outcome: Future[CommitAnswer]
     give_up: float
 
 
@@ -118,14 +118,14 @@ class PlainCommits:
         self._group = group
         self._sent: list[_Request] = []
 
-    def commit(self, commits: Mapping[Partition, Commit]) -> Answer:
+    def commit(self, commits: Mapping[Partition, Commit]) -> CommitAnswer:
         """Commit, and wait for the outcome. A callback in ``consume`` must do so, because no answers come meanwhile."""
         try:
             return self._answer(None, self._consumer.commit(offsets=offsets(commits), asynchronous=False))
         except KafkaException as error:
             return self._failed(error.args[0])
 
-    def begin(self, commits: Mapping[Partition, Commit]) -> Future[Answer]:
+    def begin(self, commits: Mapping[Partition, Commit]) -> Future[CommitAnswer]:
         """Send a commit. The answer comes in ``consume``."""
         request = _Request(offsets(commits), Future(), monotonic() + ANSWER_S)
         try:
@@ -151,25 +151,25 @@ class PlainCommits:
         for request in self._sent:
             if not request.outcome.done() and monotonic() > request.give_up:
                 _log.warning("a commit of %s is not answered within %g s", self._group, ANSWER_S)
-                request.outcome.set_result(Answer(Outcome.UNKNOWN))
+                request.outcome.set_result(CommitAnswer(Outcome.UNKNOWN))
 
     def lose_answers(self) -> None:
         """Wait for no answer any more."""
         for request in self._sent:
             if not request.outcome.done():
-                request.outcome.set_result(Answer(Outcome.UNKNOWN))
+                request.outcome.set_result(CommitAnswer(Outcome.UNKNOWN))
 
-    def _answer(self, error: KafkaError | None, committed: Iterable[TopicPartition]) -> Answer:
+    def _answer(self, error: KafkaError | None, committed: Iterable[TopicPartition]) -> CommitAnswer:
         if error is not None:
             return self._failed(error)
         errors = [each.error for each in committed if each.error is not None]
         for each in errors[:1]:
             _log.warning("a commit of %s was refused: %s", self._group, limit_of(each.code()) or each)
-        return Answer(Outcome.REFUSED if errors else Outcome.COMMITTED)
+        return CommitAnswer(Outcome.REFUSED if errors else Outcome.COMMITTED)
 
-    def _failed(self, error: KafkaError) -> Answer:
+    def _failed(self, error: KafkaError) -> CommitAnswer:
         _log.warning("a commit of %s failed: %s", self._group, limit_of(error.code()) or error)
-        return Answer(Outcome.REFUSED if error.code() in _REFUSALS else Outcome.UNKNOWN)
+        return CommitAnswer(Outcome.REFUSED if error.code() in _REFUSALS else Outcome.UNKNOWN)
 
 
 def _places(listed: Iterable[TopicPartition]) -> frozenset[tuple[str, int, int]]:
@@ -586,7 +586,7 @@ class Transport:
 
     # ---- committing ----------------------------------------------------------------------------------------------
 
-    def begin_commit(self, plan: Plan) -> Future[Answer]:
+    def begin_commit(self, plan: Plan) -> Future[CommitAnswer]:
         """Begin a plain commit. The answer comes in :meth:`poll`."""
         return self._plain.begin(plan.commits)
 
@@ -594,7 +594,7 @@ class Transport:
         """Let the answers to plain commits count as lost, in a callback of :meth:`poll`: they cannot come there."""
         self._plain.lose_answers()
 
-    def commit(self, plan: Plan) -> Answer:
+    def commit(self, plan: Plan) -> CommitAnswer:
         """Make a plain commit, in a callback of :meth:`poll`."""
         return self._plain.commit(plan.commits)
 

@@ -35,7 +35,7 @@ UNSTABLE_OFFSET_COMMIT = 88
 """Kafka's error code: an open transaction commits an offset of this partition. aiokafka has no name for it."""
 
 
-class LogReader(NamedTuple):
+class ReadingGroup(NamedTuple):
     """A group that may read a topic."""
 
     group: str
@@ -52,7 +52,7 @@ async def log_readers(
     partitions: int,
     but: Collection[str],
     check: Callable[[], None],
-) -> list[LogReader]:
+) -> list[ReadingGroup]:
     """The groups that have an offset in a topic, and those of which this is not known, as far as the brokers list them.
 
     Args:
@@ -93,7 +93,7 @@ async def _listed(client: Any, broker: int) -> list[tuple[str, str]]:
 
 async def _readers(
     client: Any, broker: int, kind: str, groups: list[str], topic: str, partitions: int
-) -> list[LogReader]:
+) -> list[ReadingGroup]:
     """Those of some groups of one kind and one coordinator that have an offset in a topic, or may have one."""
     # A share group that has not yet read to the end of a batch has -1 where it reads, as where it never read. So it is
     # asked for all that it reads, which names the topic only in the first case.
@@ -105,9 +105,9 @@ async def _readers(
         elif kind in COMMITTING:
             answer = await client.send(broker, FetchOffsetsOfGroups(named, True, {}))
         else:
-            return [LogReader(group, kind, "groups of this kind are not known") for group in groups]
+            return [ReadingGroup(group, kind, "groups of this kind are not known") for group in groups]
     except UNKNOWN_REQUEST_ERRORS as error:
-        return [LogReader(group, kind, type(error).__name__) for group in groups]
+        return [ReadingGroup(group, kind, type(error).__name__) for group in groups]
     found = []
     for said in answer.to_object()["groups"]:
         places = [place for each in said["topics"] if each["topic"] == topic for place in each["partitions"]]
@@ -119,10 +119,10 @@ async def _readers(
         ):
             known = [place for place in places if kind != SHARE and not place["error_code"] and place["offset"] >= 0]
             offsets = tuple((place["partition"], place["offset"]) for place in known)
-            found.append(LogReader(said["group"], kind, offsets=offsets))
+            found.append(ReadingGroup(said["group"], kind, offsets=offsets))
         elif codes:
             refusal: type[KafkaError] = for_code(min(codes))
             if refusal.retriable:
                 raise refusal(said["group"])
-            found.append(LogReader(said["group"], kind, refusal.message))
+            found.append(ReadingGroup(said["group"], kind, refusal.message))
     return found

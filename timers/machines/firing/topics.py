@@ -85,7 +85,7 @@ _NO_TIMES = (0.0, None, False)
 TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 
 
-class Answer(NamedTuple):
+class TopicAnswer(NamedTuple):
     """What the brokers said about a topic."""
 
     partitions: int | None
@@ -457,15 +457,15 @@ class Targets:
                     self._times[name] = monotonic() + UNKNOWN_TOPIC_RETRY_S, f"INVALID_TIMESTAMP: {name!r} {why}", True
             self._changed.notify_all()
 
-    def _answer(self, topic: str) -> Answer | None:
+    def _answer(self, topic: str) -> TopicAnswer | None:
         """What the brokers said about a topic; None: they must be asked (again)."""
         with self._changed:
             if topic not in self.counts:
-                return Answer(None) if monotonic() < self._unknown.get(topic, 0.0) else None
+                return TopicAnswer(None) if monotonic() < self._unknown.get(topic, 0.0) else None
             until, refuses, is_sure = self._times.get(topic, _NO_TIMES)
             if monotonic() >= until:
                 return None
-            return Answer(self.counts[topic], refuses, topic not in self.leaderless, is_sure)
+            return TopicAnswer(self.counts[topic], refuses, topic not in self.leaderless, is_sure)
 
     def _forget(self, topic: str) -> bool:
         """Forget that a topic exists, until the next list. Returns whether it was known."""

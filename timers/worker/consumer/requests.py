@@ -86,7 +86,7 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
-class LogReader:
+class RequestLogReader:
     """Reads the request logs of the open machines. Methods run on one event loop, that of :meth:`start`.
 
     The reader belongs to no group. It reads each partition from the offset that its machine asks for, whatever happens
@@ -360,7 +360,7 @@ class PartitionConsumer(Service):
         self._raised = levels.FIRST_LEVEL
         self._woken = asyncio.Event()
         self._loop_thread = LoopThread("timers-consumer")
-        self._reader = LogReader(
+        self._reader = RequestLogReader(
             settings,
             max(REQUEST_TIMEOUT_S, settings.session_timeout_s + 30.0),
             pool.value_limit,

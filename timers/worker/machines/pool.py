@@ -57,7 +57,7 @@ from timers.worker.machines.log_end_ticks import LOG_END_TIMEOUT_S, LogEndTicks
 from timers.worker.machines.openings import Openings, Partition
 from timers.worker.machines.recoveries import Recoveries
 from timers.worker.machines.runner import Ended, OpenMachine, RequestConsumer, Runner
-from timers.worker.machines.unreadable import Unreadable
+from timers.worker.machines.unreadable import UnreadablePartitions
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +122,9 @@ class Pool:
         self.formats = formats = enabled_formats(settings)
         self.partition_metrics: dict[TopicPartition, PartitionMetrics] = {}
         self.runners: Mapping[TopicPartition, Runner] = {}
-        self.unreadable = Unreadable(settings.accept_loss, formats, lambda tp: self.runners.get(tp), self.fail)
+        self.unreadable = UnreadablePartitions(
+            settings.accept_loss, formats, lambda tp: self.runners.get(tp), self.fail
+        )
         self.held: Mapping[TopicPartition, str] = {}
         self.commands: Sequence[fired.Command] = ()
         self.committed: dict[TopicPartition, int] = {}

@@ -30,7 +30,7 @@ REPLAYED = "its timers wait, because this batch was accepted before and must be 
 PASSING = "It is passed over, as TIMERS_ACCEPT_LOSS says, once this is committed, which needs a tick of the time"
 
 
-class Unreadable:
+class UnreadablePartitions:
     """The partitions of a worker that cannot be read on. Methods run on the event loop of the pool.
 
     Args:

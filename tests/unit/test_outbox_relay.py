@@ -74,7 +74,7 @@ class SimSearch:
         self.left = self.pieces
         SimSearch.asked += [row.aggregateid for row in rows]
 
-    def go_on(self) -> Found | None:
+    def go_on(self, now_ms: int) -> Found | None:
         self.left -= 1
         return None if self.left >= 0 else Found({row.number for row in self.rows} & self.sent, set(), set())
 
@@ -363,7 +363,7 @@ def test_a_search_that_fails_begins_anew_and_stops_no_other_row(
 ) -> None:
     """A partition whose leader goes during the search takes the whole time-out, at each attempt."""
 
-    def wait_in_vain(_: SimSearch) -> Found | None:
+    def wait_in_vain(*_: Any) -> Found | None:
         world.clock.boot += 30.0
         raise TimersError("no leader")
 
@@ -402,7 +402,11 @@ class SimOffsets:
     def at_time(self, topics: list[str], time_ms: int) -> Any:
         return {topics[0]: {0: 0, 1: 0}}
 
-    whole_since_ms = at_time
+    whole_since = (0, 0)
+    """Time since which each partition has all records, in epoch milliseconds; None: its leader does not answer."""
+
+    def whole_since_ms(self, topics: list[str], as_of_ms: int) -> Any:
+        return {topics[0]: {number: ms for number, ms in enumerate(self.whole_since) if ms is not None}}
 
     def high_watermarks(self, topics: list[str]) -> Any:
         return {topics[0]: {0: 5, 1: 5}}
@@ -435,12 +439,53 @@ def test_a_search_reads_in_pieces_and_a_batch_that_cannot_be_read_stops_its_part
     rows = [blank._replace(number=number, id=f"id-{number}", aggregateid=id) for number, id in given]
     search = relays.Search(Settings.load({"TIMERS_BROKERS": "nowhere:1"}), rows, now_ms)
     pieces = 0
-    while (found := search.go_on()) is None:
+    while (found := search.go_on(now_ms)) is None:
         pieces += 1
     assert found == Found(sent={7}, unknown=set(), unread={4})
     assert read == [(0, 0), (0, 1), *((1, offset) for offset in range(5))], "nothing twice"
     assert pieces == len(read) - 1 or pieces == len(read)
     assert "rows of partition 0 of timer-request-by-id wait" in caplog.text
+
+
+MARKED_MS = 1_900_000_000_000
+
+
+def marked(number: int, id: str, partition: int = 0) -> Row:
+    """A row that a relay had begun to send, whose timer belongs to a partition."""
+    aggregateid = ids_on(partition, number + 1)[number]
+    return Row(number, id, aggregateid, "cancel", None, None, None, None, None, None, None, 0, MARKED_MS)
+
+
+def search_of(rows: list[Row], names: dict[int, list[str | None]], monkeypatch: pytest.MonkeyPatch) -> relays.Search:
+    """A search in a log with these names of rows, by partition. None: the request of another program."""
+
+    def records(consumer: Any, topic: str, partition: int, *_: int, timeout_s: float) -> Any:
+        for offset, name in enumerate(names.get(partition, [])):
+            headers: list[tuple[str, str | bytes | None]] = [] if name is None else [("timer-row", name.encode())]
+            yield KafkaMessage(topic=topic, partition=partition, offset=offset, headers=headers)
+
+    monkeypatch.setattr(relays, "TopicOffsets", SimOffsets)
+    monkeypatch.setattr(relays, "read", records)
+    monkeypatch.setattr(SimOffsets, "whole_since", (0, 0))
+    return relays.Search(Settings.load({"TIMERS_BROKERS": "nowhere:1"}), rows, MARKED_MS)
+
+
+def test_what_the_log_loses_while_it_is_read_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second request could set a timer again that has fired."""
+    search = search_of([marked(1, "a"), marked(2, "b"), marked(3, "c", 1)], {0: ["2/b"]}, monkeypatch)
+    monkeypatch.setattr(SimOffsets, "whole_since", (MARKED_MS, None))
+    assert search.go_on(MARKED_MS) == Found(sent={2}, unknown={1}, unread={3})
+
+
+def test_a_name_of_a_former_relay_that_several_rows_have_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It named a row by its id alone, which several rows may have now."""
+    rows = [marked(1, "order"), marked(2, "order"), marked(3, "order"), marked(4, "alone")]
+    search = search_of(rows, {0: ["order", "2/order", "alone"]}, monkeypatch)
+    assert search.go_on(MARKED_MS) == Found(sent={2, 4}, unknown={1, 3}, unread=set())
+
+
+def test_a_request_of_another_program_is_that_of_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert search_of([marked(1, "")], {0: [None]}, monkeypatch).go_on(MARKED_MS) == Found(set(), set(), set())
 
 
 def test_two_rows_with_one_id_are_two_rows() -> None:

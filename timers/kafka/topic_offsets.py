@@ -302,7 +302,7 @@ class TopicOffsets:
         starts = self.starts(topics)
         ends = self.ends(starts)
         names = list(ends)
-        since = {topic: dict.fromkeys(starts[topic], 0) for topic in names}
+        since = {topic: dict.fromkeys(starts[topic].keys() & ends[topic].keys(), 0) for topic in names}
         with self._reports.explained(_NO_LIST):
             found = configs(self._admin, names, OFFSETS_TIMEOUT_S, skip_denied=True)
         for topic, config in found.items():
@@ -310,10 +310,10 @@ class TopicOffsets:
                 from_ms = max(0, as_of_ms - int(config["min.compaction.lag.ms"]))
                 since[topic] = dict.fromkeys(since[topic], from_ms)
         for topic in names:
-            for partition, start in starts[topic].items():
-                if start > 0:
+            for partition, since_ms in since[topic].items():
+                if (start := starts[topic][partition]) > 0:
                     first_ms = self.first_ms(topic, partition, start, ends[topic][partition])
-                    since[topic][partition] = max(since[topic][partition], as_of_ms if first_ms is None else first_ms)
+                    since[topic][partition] = max(since_ms, as_of_ms if first_ms is None else first_ms)
         return since
 
     def first_ms(

@@ -70,8 +70,9 @@ SETTLED_S = 2 * SEND_S
 RETRY_S = 1.0
 """Pause after an error of the database or the brokers."""
 
-UNREADY_S, UNLIVE_S = 30.0, 300.0
-"""A relay is not ready, or must be started again, if the database has not answered a statement for this time."""
+UNREADY_S, UNLIVE_S = 30.0, 1800.0
+"""A relay is not ready, or must be started again, if the database has not answered a statement for this time. A relay
+that is started again begins the same statement: one that is merely slow must come to its end."""
 
 _PATIENCE_S = 1.0
 """A partition without an answer after this time rests."""
@@ -338,7 +339,7 @@ class Relay:
         try:
             if self._search is None and asked:
                 self._search = Search(self._settings, asked, now_ms)
-            found = None if self._search is None else self._search.go_on()
+            found = None if self._search is None else self._search.go_on(now_ms)
         except TimersError as error:
             self._note(error)
             # Another one asks anew who leads and what is left of the log. It counts from now: this one may have waited.
@@ -489,7 +490,8 @@ _MOVED = (
 
 _UNKNOWN = (
     "a relay has begun to send this row and ended, and the log of requests does not reach back so far, or sent_ms is "
-    "in the future: whether the timer was set is not known. Set reason and sent_ms to NULL to send it, or delete it"
+    "in the future, or a former relay has sent a row with this id, which several rows have: whether the timer was set "
+    "is not known. Set reason and sent_ms to NULL to send it, or delete it"
 )
 
 
@@ -511,7 +513,7 @@ class Found(NamedTuple):
     sent: set[int]
     """Their requests are in it."""
     unknown: set[int]
-    """Their requests may have been in a part of the log that is deleted."""
+    """Their requests may have been in a part of the log that is deleted, or have a name that several rows have."""
     unread: set[int]
     """Their partition has no leader now, or cannot be read."""
 
@@ -536,7 +538,7 @@ class Search:
         self.rows = rows
         self._settings = settings
         topic = settings.id_topic
-        offsets = TopicOffsets(settings, _LOG_TIMEOUT_S, skips_leaderless=True)
+        self._offsets = offsets = TopicOffsets(settings, _LOG_TIMEOUT_S, skips_leaderless=True)
         if not offsets.existing([topic]):
             raise PublishError(
                 f"topic {topic!r} does not exist at {settings.brokers}: start a worker, which creates it"
@@ -546,7 +548,6 @@ class Search:
         for row in rows:
             self._by_partition[partition_of(row.key, count)].append(row)
         starts, ends = _bounds(offsets, topic, rows, now_ms)
-        whole_since_ms = offsets.whole_since_ms([topic], now_ms)[topic]
         # A mark of the future was not written by this clock: nothing says where its request would be.
         self._found = Found(set(), {row.number for row in rows if (row.sent_ms or 0) > now_ms + CLOCKS_MS}, set())
         self._began_s = 0.0
@@ -554,15 +555,16 @@ class Search:
         self._left: dict[int, tuple[int, int]] = {}
         """Partition -> from where to where it is still to be read."""
         for partition, those in self._by_partition.items():
-            if any(partition not in known for known in (starts, ends, whole_since_ms)):
+            if partition in starts and partition in ends:
+                self._left[partition] = starts[partition], ends[partition]
+            else:
                 self._found.unread.update(row.number for row in those)
-                continue
-            self._left[partition] = starts[partition], ends[partition]
-            since_ms = whole_since_ms[partition]
-            self._found.unknown.update(row.number for row in those if (row.sent_ms or 0) - CLOCKS_MS < since_ms)
 
-    def go_on(self) -> Found | None:
+    def go_on(self, now_ms: int) -> Found | None:
         """Read the next piece. Returns what was found if it was the last one, else None.
+
+        Args:
+            now_ms: the time.
 
         Raises:
             TimersError: the topic cannot be read. Begin another search.
@@ -587,20 +589,35 @@ class Search:
                     if code_of(error) not in UNREADABLE:
                         raise
                     logger.warning("rows of partition %d of %s wait: %s", partition, topic, error)
-                    self._found.unread.update({row.number for row in self._by_partition[partition]} - self._found.sent)
+                    self._found.unread.update(row.number for row in self._by_partition[partition])
                     is_read = True
                 if not is_read:
                     return None
                 del self._left[partition]
-        return self._found._replace(unknown=self._found.unknown - self._found.sent)
+        return self._judged(now_ms)
+
+    def _judged(self, now_ms: int) -> Found:
+        """What was found. What the log has lost is asked when all is read: it may have lost more meanwhile."""
+        topic, (sent, unknown, unread) = self._settings.id_topic, self._found
+        whole_since_ms = self._offsets.whole_since_ms([topic], now_ms).get(topic, {})
+        for partition, those in self._by_partition.items():
+            if (since_ms := whole_since_ms.get(partition)) is None:
+                unread.update(row.number for row in those)
+            else:
+                unknown.update(row.number for row in those if (row.sent_ms or 0) - CLOCKS_MS < since_ms)
+        return Found(sent, unknown - sent, unread - unknown - sent)
 
     def _read(self, consumer: Consumer, partition: int) -> bool:
         """Read a partition until the piece is over. Returns whether all of it was read."""
         start, end = self._left[partition]
-        names = {name: row.number for row in self._by_partition[partition] for name in names_of(row)}
+        numbers: defaultdict[str | None, list[int]] = defaultdict(list)
+        for row in self._by_partition[partition]:
+            for name in names_of(row):
+                numbers[name].append(row.number)
         for message in read(consumer, self._settings.id_topic, partition, start, end, timeout_s=_LOG_TIMEOUT_S):
-            if (number := names.get(row_of(headers_of(message)) or "")) is not None:
-                self._found.sent.add(number)
+            named = numbers.get(row_of(headers_of(message)), [])
+            # A former relay named it by the id alone, which several rows may have.
+            (self._found.sent if len(named) == 1 else self._found.unknown).update(named)
             self._began_s = self._began_s or time.monotonic()  # not before: to connect may take longer than a piece
             if time.monotonic() >= self._began_s + _PIECE_S:
                 self._left[partition] = (message.offset() or 0) + 1, end

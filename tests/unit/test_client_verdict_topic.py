@@ -1,12 +1,14 @@
 """A client goes on reading verdicts when their topic gets more partitions, or is deleted and made anew. No brokers."""
 
+from contextlib import closing
 from threading import Timer
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Producer, TopicPartition, Uuid
 
+from tests.harness.sim_admin import answered
 from tests.harness.sim_consumer import SimConsumer
 from timers.client import TimersClient, clients
 from timers.client.by_id import ById, Call, _ProbedCall, _Topic
@@ -67,9 +69,10 @@ def test_a_probe_counts_while_the_topic_is_the_same(looking: Looking) -> None:
     assert call.future.result(0).verdict == "unknown"
 
 
-@pytest.mark.parametrize("found", [None, _Topic(b"old", 4), _Topic(b"new", 2)])
+@pytest.mark.parametrize("found", [None, _Topic(b"old", 4), _Topic(b"new", 2), _Topic(b"old", 2, reader=1)])
 def test_a_probe_does_not_count_after_a_change_of_the_topic(looking: Looking, found: _Topic | None) -> None:
-    """The verdict on the update may be in another partition, or was deleted with the topic."""
+    """The verdict on the update may be in another partition, was deleted with the topic, or lies between what two
+    consumers have read."""
     call = looking.probed()
     looking.look(found)
     looking.look(OLD if found is None else found)
@@ -98,6 +101,30 @@ def test_a_call_without_a_verdict_says_that_the_topic_was_made_anew(looking: Loo
     assert "does a worker run" in str(looking.ids.no_verdict_error(call, 5))
     looking.look(_Topic(b"new", 2))
     assert "'timer-verdict' was deleted and made anew" in str(looking.ids.no_verdict_error(call, 5))
+
+
+def test_a_call_whose_consumer_had_lost_the_brokers_says_so_and_is_not_told_that_there_was_no_timer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The verdict on the update may have come before the new consumer began, and that on the probe after it."""
+    cluster = Producer({"test.mock.num.brokers": 1, "log_level": 0})
+    address = next(iter(cluster.list_topics(ID_REQUEST, timeout=10).brokers.values()))
+    cluster.list_topics(VERDICT, timeout=10)
+    monkeypatch.setattr(ById, "take", lambda self, consumer, admin, look, message: look)  # the test takes them
+    ids = ById(Connection.resolve(f"{address.host}:{address.port}", None, None, 60, None))
+    with closing(ids):
+        ids.listen()
+        before, call = ids._verdicts, Call()
+        call.set_source(b"timer-request-by-id/0/7")
+        ids._unproved.append(_ProbedCall(call, "id", before))
+        ids.forget_reader()
+        ids.listen()
+        described = SimpleNamespace(topic_id=Uuid(1, 2), partitions=range(before.partitions))
+        found = ids._found(cast(Any, None), answered(described))
+        assert found is not None and not before.is_still(found) and ids._verdicts.is_still(found)
+        ids._note(cast(Any, None), found, 1)
+        assert not call.future.done()
+        assert "had lost the brokers" in str(ids.no_verdict_error(call, 5))
 
 
 def test_verdicts_are_read_as_soon_as_the_machine_lets_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,11 @@ An update of an id without a timer gets no verdict. So after each update that wa
 same partition: a cancel of a new id, whose verdict goes to the same verdict partition. When this verdict, ``unknown``,
 arrives, no verdict on the update can follow. If that partition has no leader, workers write its verdicts to another
 one, and mark them (``timer-moved``): the two may then arrive in another order, so a marked verdict on a probe does not
-count, and the call waits for its timeout. So does the call if the topic of verdicts got more partitions, or was made
-anew, since it began: before the verdict on a probe counts, the brokers are asked whether the topic is still the same.
-Workers see added partitions within 5 s. If the new number is no multiple of the former one, a client that was opened in
-these 5 s may take the answer to a probe for that to the update: it is told that there was no timer, although there was.
+count, and the call waits for its timeout. So does the call if the topic of verdicts got more partitions, was made anew,
+or is read by another consumer since it began: before the verdict on a probe counts, the brokers are asked whether the
+topic is still the same. Workers see added partitions within 5 s. If the new number is no multiple of the former one, a
+client that was opened in these 5 s may take the answer to a probe for that to the update: it is told that there was no
+timer, although there was.
 
 Every request with a condition, and each for a timer that repeats, gets a verdict, so it needs no such probe.
 
@@ -143,10 +144,13 @@ class _Topic(NamedTuple):
     id: bytes
     """The id that the cluster gave it; empty: not known yet, or no broker says it."""
     partitions: int
+    reader: int = 0
+    """Number of the consumer that reads it. A verdict between the last record of one and the first of the next is not
+    read."""
 
     def is_still(self, found: _Topic | None) -> bool:
-        """Whether it is the same as ``found``, and has as many partitions."""
-        return found is not None and self.partitions == found.partitions and self.has_id_of(found)
+        """Whether it is the same as ``found``, has as many partitions, and is read by the same consumer."""
+        return found is not None and self[1:] == found[1:] and self.has_id_of(found)
 
     def has_id_of(self, found: _Topic) -> bool:
         """Whether it may be another state of ``found``."""
@@ -185,7 +189,8 @@ class ById(Publisher):
         self._calls: dict[bytes, list[Call]] = {}
         self._verdicts = _Topic(b"", 1)
         """The topic of verdicts that is read."""
-        self._made_anew_at = -math.inf
+        self._missed_at = -math.inf
+        """When verdicts may have been lost, or not been read."""
         self._unproved: list[_ProbedCall] = []
         """Calls without a timer before them, if the topic of verdicts is still the same."""
 
@@ -215,7 +220,7 @@ class ById(Publisher):
                 partitions_of = partial(self._kafka.partitions_of, consumer, is_over=lambda _: self.closed)
                 self._partitions = partitions_of(self._topic, left_s(deadline))
                 count = partitions_of(self._verdict_topic, left_s(deadline))
-                self._verdicts = _Topic(b"", count)
+                self._verdicts = _Topic(b"", count, self._verdicts.reader + 1)
                 tps = [TopicPartition(self._verdict_topic, partition) for partition in range(count)]
                 for tp in tps:
                     tp.offset = connection.while_moving(partial(self._end, consumer, tp, deadline), left_s(deadline))
@@ -317,10 +322,11 @@ class ById(Publisher):
         call.future.cancel()
         if not call.is_acknowledged:
             return self._kafka.unreachable_error(timeout_s=timeout_s)
-        if monotonic() < self._made_anew_at + timeout_s + LOOK_S:
+        if monotonic() < self._missed_at + timeout_s + LOOK_S:
             return NoVerdictError(
                 f"no verdict came within {timeout_s:g} s: topic {self._verdict_topic!r} was deleted and made anew, or "
-                f"got more partitions, and the verdict may be lost. The request is in {self._topic}, and counts"
+                "got more partitions, and the verdict may be lost; or this client had lost the brokers, and has not "
+                f"read it. The request is in {self._topic}, and counts"
             )
         return NoVerdictError(
             f"no verdict came within {timeout_s:g} s: does a worker run with TIMERS_ID_TOPIC={self._topic}, and is its "
@@ -397,6 +403,7 @@ class ById(Publisher):
     def forget_reader(self) -> None:
         """Let the next :meth:`listen` make a new consumer. Calls whose verdicts come meanwhile do not get them."""
         logger.warning("the consumer of topic %s %s: the next call makes a new one", self._verdict_topic, LOST_BROKERS)
+        self._missed_at = monotonic()
         self._reader = None
 
     def _look(self, consumer: Consumer, admin: AdminClient, look: _Look, *, is_idle: bool) -> _Look:
@@ -421,13 +428,13 @@ class ById(Publisher):
 
         with contextlib.suppress(KafkaException):
             found = identity_of(asked)
-            return None if found is None else _Topic(*found)
+            return None if found is None else _Topic(*found, self._verdicts.reader)
         try:  # librdkafka asks for ids only when the cluster has a controller
             count = connection.partitions_of(consumer, self._kafka.reports, self._verdict_topic, _LOOK_ANSWER_S)
         except (KafkaException, TimersError) as error:
             logger.info("topic %s cannot be described: %s", self._verdict_topic, error)
             return self._verdicts
-        return _Topic(b"", count) if count else None
+        return _Topic(b"", count, self._verdicts.reader) if count else None
 
     def _note(self, consumer: Consumer, found: _Topic | None, count: int) -> bool:
         """Go on with the topic of verdicts as it is now, and answer the first ``count`` calls that waited for this.
@@ -448,10 +455,10 @@ class ById(Publisher):
                 consumer.incremental_assign(new)
             else:
                 consumer.assign(new)
-            self._made_anew_at = monotonic()
+            self._missed_at = monotonic()
             what = "has more partitions" if is_same else "was made anew"
             logger.info("topic %s %s: %d partitions are read", self._verdict_topic, what, found.partitions)
-        self._verdicts = _Topic(found.id or known.id, found.partitions)
+        self._verdicts = found._replace(id=found.id or known.id)
         return True
 
     def _pass_on(self, message: Message) -> None:

@@ -46,7 +46,7 @@ class ForgetfulBroker(DistantBroker):
             ):  # the calls end before the loss is known: a client may not be closed in one
                 client.list_topics(topic, timeout=1)
             try:
-                client.list_topics(topic, timeout=0.3)
+                client.list_topics(topic, timeout=2)  # a slow broker answers
             except (KafkaException, RuntimeError):  # it may have been closed between two calls
                 return True
             return False
@@ -67,7 +67,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForgetfulBroker
 @pytest.fixture
 def topic(broker: ForgetfulBroker, monkeypatch: pytest.MonkeyPatch, constants: Constants) -> str:
     """A topic of the test. Statistics come often."""
-    constants(lost_brokers, STATISTICS_MS=5000)
+    constants(lost_brokers, STATISTICS_MS=5000, _SURE_S=4.0)
     monkeypatch.setenv("TIMERS_BROKERS", broker.distant_address)
     name = f"topic-{time.time_ns()}"
     admin = AdminClient({"bootstrap.servers": broker.address})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import pytest
@@ -10,8 +12,10 @@ from confluent_kafka import Consumer, Producer
 
 from tests.harness.waiting import wait_until
 from timers.client.config import Connection
-from timers.kafka import lost_brokers
+from timers.kafka import lost_brokers, records
 from timers.kafka.lost_brokers import LostBrokers
+from timers.offline import pending
+from timers.process.config.settings import Settings
 
 AWAY = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0, "reconnect.backoff.max.ms": 100}
 
@@ -25,7 +29,7 @@ def test_brokers_that_are_away_are_not_lost(of_client: dict[str, str], monkeypat
         def __call__(self, statistics: str) -> None:
             super().__call__(statistics)
             taken.append(statistics)
-            assert not self._without
+            assert self._since is None
 
     config = {**AWAY, **of_client, **Noting().properties}
     client: Any = Consumer(config) if of_client else Producer(config)
@@ -42,14 +46,40 @@ HERE = LOST.replace("internal", "learned")
 
 
 @pytest.mark.parametrize(
-    ("statistics", "are_all"),
-    [((), False), ((LOST,), False), ((LOST, LOST), True), ((LOST, HERE, LOST), False), ((LOST, LOST, HERE), False)],
+    ("every_s", "statistics", "are_all"),
+    [
+        (10, (), False),
+        (10, (LOST,), False),
+        (10, (LOST, LOST), True),
+        (10, (LOST, HERE, LOST), False),
+        (10, (LOST, LOST, HERE), False),
+        (3600, (LOST, LOST), True),
+        (0.1, [LOST] * 90, False),
+        (0.1, [LOST] * 100, True),
+    ],
 )
-def test_two_statistics_must_say_it(statistics: tuple[str, ...], are_all: bool) -> None:
+def test_two_statistics_must_say_it_or_more_if_they_come_more_often(
+    every_s: float, statistics: Sequence[str], are_all: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within the first 10 s, the client may be about to take those of ``bootstrap.servers`` again."""
+    now_s = count(1000.0, every_s)
     lost = LostBrokers()
     for each in statistics:
+        at_s = next(now_s)
+        monkeypatch.setattr(lost_brokers, "monotonic", lambda at_s=at_s: at_s)
         lost(each)
     assert lost.are_all is are_all
+
+
+def test_an_import_which_reads_the_verdicts_when_all_is_sent_gathers_no_statistics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """librdkafka keeps them until they are taken, and an import may take hours."""
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(records, "reader", made.append)
+    pending.Answers(Settings())
+    records.TopicReader(Settings(), "topic")
+    assert [each.get("statistics.interval.ms") for each in made] == [None, lost_brokers.STATISTICS_MS]
 
 
 def test_statistics_of_the_application_are_passed_on_and_come_as_often_as_it_wants() -> None:

@@ -137,7 +137,7 @@ def test_the_verdicts_on_an_import_are_counted_also_after_a_cut(monkeypatch: pyt
         (b"by-id/0/6", "set"), (b"by-id/2/5", "set"), (b"other/0/5", "set"), (b"\xff", "set"), (None, "set"),
     ]  # fmt: skip
     log = Verdicts((b"by-id/0/5", "set"), *of_others, (b"by-id/1/5~1", "exists"), (b"by-id/1/7~1", None))
-    monkeypatch.setattr(pending, "TopicReader", lambda *_: log)
+    monkeypatch.setattr(pending, "TopicReader", lambda *_, **__: log)
     monkeypatch.setattr(pending, "SILENT_S", 0.1)
     with pending.Answers(Settings()) as answers:
         answers.begin()

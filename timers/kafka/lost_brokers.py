@@ -15,9 +15,13 @@ answer: :class:`timers.kafka.admin_client.RenewedAdmin`.
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import Any
 
 STATISTICS_MS = 10_000
+
+_SURE_S = 9.0
+"""Statistics must say it for so long: two of them, or more if the application wants them more often."""
 
 LOST_BROKERS = "has lost the addresses of all brokers, and connects to none any more (issue 5301 of librdkafka)"
 """What a message says of a client."""
@@ -30,8 +34,11 @@ class LostBrokers:
     librdkafka keeps statistics, of some kB each, until they are taken."""
 
     def __init__(self) -> None:
-        self._without = 0
-        """How many of the last statistics had no broker."""
+        self._since: float | None = None
+        """When the first of the last statistics came that had no broker; None: the last one had some."""
+        self.are_all = False
+        """Whether the client has lost all brokers. The first statistics are not enough: the client may just be about to
+        take those of ``bootstrap.servers`` again."""
 
     @property
     def properties(self) -> dict[str, Any]:
@@ -40,10 +47,8 @@ class LostBrokers:
 
     def __call__(self, statistics: str) -> None:
         """Take statistics, a JSON text."""
-        self._without = 0 if any(known in statistics for known in _KNOWN) else self._without + 1
-
-    @property
-    def are_all(self) -> bool:
-        """Whether the client has lost all brokers. Two statistics must say so: at the first, the client may just be
-        about to take those of ``bootstrap.servers`` again."""
-        return self._without > 1
+        if any(known in statistics for known in _KNOWN):
+            self._since = None
+        elif self._since is None:
+            self._since = monotonic()
+        self.are_all = self._since is not None and monotonic() - self._since >= _SURE_S

@@ -214,10 +214,17 @@ class TopicReader:
         topic: the topic to read; it need not exist yet.
         from_beginning: start with the oldest record, instead of the first one after :meth:`assign_partitions`.
         since_ms: start with the first record of this time, in epoch milliseconds, or of a later one.
+        is_polled: whether it is read all the time, so that it notices that it has lost all brokers.
     """
 
     def __init__(
-        self, settings: Settings, topic: str, *, from_beginning: bool = False, since_ms: int | None = None
+        self,
+        settings: Settings,
+        topic: str,
+        *,
+        from_beginning: bool = False,
+        since_ms: int | None = None,
+        is_polled: bool = True,
     ) -> None:
         self._reports = connection.ErrorReports(settings)
         self._topic = topic
@@ -225,7 +232,7 @@ class TopicReader:
         self._since_ms = since_ms
         self._partitions = 0
         self._lost = LostBrokers()
-        reporting = {**self._reports.callbacks, **self._lost.properties}
+        reporting = {**self._reports.callbacks, **(self._lost.properties if is_polled else {})}
         self._consumer = reader({**connection.librdkafka(settings), **reporting})
 
     def __enter__(self) -> Self:

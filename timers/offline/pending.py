@@ -566,7 +566,8 @@ class Answers:
         self._offsets: defaultdict[tuple[str, int], array[int]] = defaultdict(lambda: array("q"))
         """Of the requests that were sent, by partition, ascending: 8 bytes for each."""
         self._unanswered = 0
-        self._reader = TopicReader(settings, settings.verdict_topic)
+        # Verdicts are read when all is sent, which may take hours.
+        self._reader = TopicReader(settings, settings.verdict_topic, is_polled=False)
         self._failed: TimersError | None = None
 
     def __enter__(self) -> Self:

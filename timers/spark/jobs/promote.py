@@ -72,24 +72,27 @@ MAX_BYTES = 8 * 1024 * 1024
 _MAX_MESSAGE_BYTES = 100_000_000
 """Only the limit of the topic applies: a request that was read from a topic fits in it."""
 
+_CHECK_S = 5.0
+"""How long a round waits to learn whether a newer promoter has begun."""
+
 TAKEN = "another `timers spark promote` of the same TIMERS_APP_ID has begun since: this one ends"
 
 
 class KafkaPort:
     """Writes copies, which are promoted requests, to the request topics: all copies of a call, or none. It ends with
-    NameTakenError if a newer promoter has begun, which ``check_newest`` raises."""
+    NameTakenError if a newer promoter has begun, which ``check_newest`` raises; it returns whether this is known."""
 
     def __init__(
-        self, config: Mapping[str, Any], transactional_id: str, check_newest: Callable[[], None] = lambda: None
+        self, config: Mapping[str, Any], transactional_id: str, check_newest: Callable[[], bool] = lambda: True
     ) -> None:
         self._make = partial(TransactionalWriter, config, transactional_id, _MAX_MESSAGE_BYTES)
         self._check_newest = check_newest
         self._writer = self._open()
 
     def _open(self) -> TransactionalWriter:
-        self._check_newest()
-        writer = self._make()
-        self._check_newest()
+        is_known, writer = self._check_newest(), self._make()
+        if is_known:  # else the group's coordinator would be waited for again
+            self._check_newest()
         return writer
 
     def write(self, copies: Sequence[Record]) -> None:
@@ -105,20 +108,22 @@ class KafkaPort:
             raise
 
 
-def _noted(config: Mapping[str, Any], group: str, topic: str) -> tuple[str, str]:
+def _noted(config: Mapping[str, Any], group: str, topic: str, timeout_s: float) -> tuple[str, str]:
     """What is noted in the group: the newest batch and the newest run; empty: none, or it is not known any more."""
     with closing(reader(config, group_id=group)) as consumer:
-        (found,) = consumer.committed([KafkaPlace(topic, 0)], timeout=OFFSETS_TIMEOUT_S)
+        (found,) = consumer.committed([KafkaPlace(topic, 0)], timeout=timeout_s)
     if found.error is not None:
         raise KafkaException(found.error)
     batch, _, run = (found.metadata or "").partition(" ")
     return batch, run
 
 
-def _check_newest(config: Mapping[str, Any], group: str, topic: str, own: str) -> None:
+def _check_newest(config: Mapping[str, Any], group: str, topic: str, own: str) -> bool:
     with suppress(KafkaException):  # to open the transactional id is the check then
-        if _noted(config, group, topic)[1] not in ("", own):
+        if _noted(config, group, topic, _CHECK_S)[1] not in ("", own):
             raise NameTakenError(TAKEN)
+        return True
+    return False
 
 
 def writer(
@@ -204,11 +209,8 @@ What another program deletes from the table after that may still be written back
 CHUNK_BYTES = 256 * 1024 * 1024
 """Limit of a round for the bytes of keys and values. A single larger request is a round of its own."""
 
-CARE_S = 6 * 3600
-"""Time between two runs of the table maintenance."""
-
-RETRY_CARE_S = 3600
-"""Time after which it is tried again if it failed."""
+CARE_S, RETRY_CARE_S = 6 * 3600, 3600
+"""Time between two runs of the table maintenance, and after which it is tried again if it failed."""
 
 _UPKEEP = "upkeep"
 """Spark's job group and pool of the table maintenance. With ``spark.scheduler.mode=FAIR`` a round gets half of the
@@ -254,8 +256,12 @@ class Logs:
 
     def take_over(self) -> None:
         """Become the newest promoter. Raises as :meth:`note_batch`."""
-        self._note(self.noted_batch())
-        self.fence()
+        for _ in range(3):
+            self._note(self.noted_batch())
+            with suppress(NameTakenError):  # a former one had looked before this note, and has noted its batch since
+                self.fence()
+                return
+        raise NameTakenError(TAKEN)
 
     def unheld(self, tables: ColdTables, now_s: int) -> int:
         """Number of records of the cold topic that `hold` has not read, without those of the last hour: it may be about
@@ -277,7 +283,7 @@ class Logs:
     def noted_batch(self) -> str:
         """Name of the newest batch that may have written copies; empty: there was none, or it is not known any more."""
         with self._noting() as config:
-            return _noted(config, self._id, self._settings.progress_topic)[0]
+            return _noted(config, self._id, self._settings.progress_topic, OFFSETS_TIMEOUT_S)[0]
 
     def note_batch(self, name: str) -> None:
         """Keep the name of a batch where no backup of the tables is: brokers keep it for seven days.
@@ -294,7 +300,7 @@ class Logs:
         with self._noting() as config:
             note_offsets(config, self._id, [place], OFFSETS_TIMEOUT_S)
 
-    def _check_newest(self) -> Callable[[], None]:
+    def _check_newest(self) -> Callable[[], bool]:
         config = connection.librdkafka(self._settings)
         return partial(_check_newest, config, self._id, self._settings.progress_topic, self._run)
 
@@ -600,12 +606,7 @@ def record_interrupted(
 
 
 def promote_chunk(
-    spark: SparkSession,
-    job: Promote,
-    logs: Logs,
-    now_s: int,
-    without: Collection[str] = (),
-    left: Batch | None = None,
+    spark: SparkSession, job: Promote, logs: Logs, now_s: int, without: Collection[str] = (), left: Batch | None = None
 ) -> Round:
     """Promote one chunk of the timers that are due within the lead, the earliest first.
 

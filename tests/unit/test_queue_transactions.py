@@ -122,18 +122,32 @@ def test_a_transaction_whose_offsets_are_late_is_repeated_by_a_new_producer(rele
     assert producer.calls == ["begin_transaction", "send_offsets_to_transaction"], "no commit after it"
 
 
-@pytest.mark.parametrize(("code", "is_kept"), [(KafkaError._MSG_TIMED_OUT, False), (KafkaError.INVALID_RECORD, True)])
-def test_a_producer_without_an_answer_is_replaced_though_its_transaction_was_aborted(code: int, is_kept: bool) -> None:
-    """Without a partition in the transaction librdkafka aborts it by itself: the producer may have lost all brokers."""
-    producer = SimProducer("", threading.Event())
+@pytest.mark.parametrize(
+    ("codes", "is_kept"),
+    [
+        ([KafkaError._MSG_TIMED_OUT], True),
+        ([KafkaError._MSG_TIMED_OUT, KafkaError._MSG_TIMED_OUT], False),
+        ([KafkaError._MSG_TIMED_OUT, None, KafkaError._MSG_TIMED_OUT], True),
+        ([KafkaError.INVALID_RECORD, KafkaError.INVALID_RECORD], True),
+    ],
+)
+def test_a_producer_without_two_answers_is_replaced_though_its_transactions_were_aborted(
+    codes: list[int | None], is_kept: bool
+) -> None:
+    """Without a partition in the transaction librdkafka aborts it by itself: the producer may have lost all brokers.
+    Once, one leader may be away."""
+    producer, left = SimProducer("", threading.Event()), iter(codes)
     transactions = Opened(producer)
-    transactions._write = lambda *_: _fail(code)  # type: ignore[method-assign]
-    assert transactions.execute(PLAN).outcome is Outcome.REFUSED
-    assert (producer.calls, transactions.has_producer) == (["begin_transaction", "abort_transaction"], is_kept)
+    transactions._write = lambda *_: _fail(next(left))  # type: ignore[method-assign]
+    for code in codes:
+        assert transactions.has_producer
+        assert transactions.execute(PLAN).outcome is (Outcome.COMMITTED if code is None else Outcome.REFUSED)
+    assert (producer.calls[-1], transactions.has_producer) == ("abort_transaction", is_kept)
 
 
-def _fail(code: int) -> None:
-    raise KafkaException(KafkaError(code))
+def _fail(code: int | None) -> None:
+    if code is not None:
+        raise KafkaException(KafkaError(code))
 
 
 def test_a_commit_that_does_not_return_in_time_has_an_unknown_outcome(released: threading.Event) -> None:

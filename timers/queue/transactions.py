@@ -158,6 +158,8 @@ class Transactions:
         self._id = f"{group}-{member}"
         self._ledger_topic = ledger_topic
         self._opened: tuple[Producer, Future[None]] | None = None  # the producer, and the call that connects it
+        self._is_silent = False
+        """Whether the last transaction failed because the brokers did not answer."""
         self._refused: dict[Job, KafkaError] = {}
         self.places: AnsweringPlaces
         self._append_ms = 0
@@ -207,9 +209,12 @@ class Transactions:
             _log.warning("a transaction of %s is repeated: %s", self._group, self._reason(error))
             if not self._gave_up_after(error):
                 self._abort(producer)
-            if isinstance(error, KafkaException) and code_of(error) in UNREACHABLE:
+            was_silent = self._is_silent
+            self._is_silent = isinstance(error, KafkaException) and code_of(error) in UNREACHABLE
+            if was_silent and self._is_silent:  # once, one leader may be away
                 self._opened = None  # it may have lost the addresses of all brokers: see lost_brokers
             return Outcome.REFUSED
+        self._is_silent = False
         return self._commit(producer)
 
     def _commit(self, producer: Producer) -> Outcome:

@@ -1,5 +1,6 @@
 """``timers doctor``: what it says of workers and clocks, whose answers are given. The rest is in ``tests/broker``."""
 
+import time
 from typing import Any
 
 import pytest
@@ -75,5 +76,8 @@ def test_only_a_tick_that_came_meanwhile_says_the_brokers_time(
 ) -> None:
     """With no worker for three hours, an old tick of a partition that answers later is not the brokers' time."""
     constants(command, _POLL_S=0.0, _TICK_S=0.05)
+    pauses_s: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses_s.append)
     line = clocks(answers, monkeypatch)
+    assert state == SKIPPED or len(pauses_s) == len(answers) - 1, "it does not wait after the last one"
     assert line.state == state and words in line.says

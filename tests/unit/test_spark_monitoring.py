@@ -119,6 +119,15 @@ def test_a_job_that_needs_no_ticks_shows_no_age_of_a_tick() -> None:
         assert "timers_spark_tick_age_seconds{" not in get(port, "/metrics")[1]
 
 
+def test_a_job_that_ends_by_itself_does_not_say_that_it_works() -> None:
+    """An alert watches jobs that have said so, and are gone."""
+    monitor = Monitor("hold", 10)
+    with served(monitor, 0, "127.0.0.1") as port:
+        assert 'timers_spark_works{spark_job="hold"}' in get(port, "/metrics")[1]
+        monitor.has_end = True
+        assert "timers_spark_works{" not in get(port, "/metrics")[1]
+
+
 def test_a_port_in_use_is_one_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

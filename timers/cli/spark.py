@@ -108,11 +108,12 @@ def launch(options: Mapping[str, Any], job: str, defaults: Mapping[str, str] | N
 
 
 @contextmanager
-def monitored(options: Mapping[str, Any], job: str, every_s: float) -> Iterator[Monitor]:
+def monitored(options: Mapping[str, Any], job: str, every_s: float, *, once: bool = False) -> Iterator[Monitor]:
     """A monitor for a job with a micro-batch every ``every_s``, and its pages if the command has a port for them."""
     from timers.spark.monitoring import Monitor, served
 
     monitor, port, host = Monitor(job, every_s), options["metrics_port"], options["metrics_host"]
+    monitor.has_end = once
     if port is None:
         yield monitor
         return

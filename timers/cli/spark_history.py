@@ -73,7 +73,8 @@ def history(
     from timers.spark.session import session
     from timers.spark.storage import check_shared
 
-    with stop_event() as stop, monitored(options, "history", every_s) as monitor, session(launched) as spark:
+    monitoring = monitored(options, "history", every_s, once=once)
+    with stop_event() as stop, monitoring as monitor, session(launched) as spark:
         check_shared(spark, "--table", table)
         if erase_id is not None or erase_key is not None:
             key = None if erase_key is None else erase_key.encode()

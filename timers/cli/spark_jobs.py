@@ -175,7 +175,7 @@ def hold(tables: str | None, once: bool, every_s: int, output: Output, **options
 
     with (
         stop_event() as stop,
-        monitored(options, "hold", every_s) as monitor,
+        monitored(options, "hold", every_s, once=once) as monitor,
         session(launched) as spark,
         monitor.watching(spark),
     ):
@@ -234,7 +234,8 @@ def promote(
     from timers.spark.jobs import promote as job
     from timers.spark.session import session
 
-    with stop_event() as stop, monitored(options, "promote", every_s) as monitor, session(launched) as spark:
+    monitoring = monitored(options, "promote", every_s, once=once)
+    with stop_event() as stop, monitoring as monitor, session(launched) as spark:
         arguments = job.Promote(cold_tables(spark, tables), lead_s, rate, overdue=overdue)
         logs, pause_s = job.Logs(spark, settings), None if once else every_s
         monitor.upkept()

@@ -108,6 +108,7 @@ class Monitor:
         behind: records that the job has not read; None if it does not know.
         engine: what an engine has fired; None: the job fires nothing.
         past_figures: of the last day of an engine, since the start of its driver.
+        has_end: whether the job ends by itself. Then nothing is said of whether it works: that it has gone is no fault.
         taken: returns who has the group of an engine if other programs have it, a sentence; else an empty text.
 
     Args:
@@ -121,6 +122,7 @@ class Monitor:
         self.behind: int | None = None
         self._upkept_s: float | None = None
         self.engine: EngineCounts | None = None
+        self.has_end = False
         self.taken: Callable[[], str] = str
         self._every_s = every_s
         self._now_s = now_s
@@ -328,8 +330,9 @@ METRICS: tuple[Entry[Monitor], ...] = (
     Entry(
         "timers_spark_works{spark_job}",
         "1 while the job is ready, and also while `history` maintains its tables or makes `timers`, while `promote` "
-        "looks for copies in the logs, and while another program has the group of `engine`, which fires.",
-        _value(lambda monitor: float(monitor.works())),
+        "looks for copies in the logs, and while another program has the group of `engine`, which fires. A job with "
+        "`--once` does not show it.",
+        _value(lambda monitor: None if monitor.has_end else float(monitor.works())),
     ),
     Entry(
         "timers_spark_ready{spark_job}",

@@ -213,6 +213,9 @@ def test_a_weak_log_of_transactions_is_a_warning_and_one_that_may_not_be_seen_is
     (wrong,) = seen.wrong_configs
     assert (wrong.topic, wrong.name, wrong.severity) == ("__transaction_state", "min.insync.replicas", WARNING)
     assert "__transaction_state" not in {**seen.topic_ids, **seen.partitions}
+    kept = topics.existing_topics(admin, SETTINGS, seen, with_transactions=False)
+    assert kept.wrong_configs == (wrong,)
+    assert topics.existing_topics(admin, SETTINGS, known, with_transactions=False).wrong_configs == ()
     brokers.error = error
     again = topics.existing_topics(admin, SETTINGS, seen)
     assert (again.wrong_configs, again.unseen) == ((wrong,), frozenset())

@@ -133,6 +133,21 @@ def test_a_weak_log_of_transactions_is_said_where_it_can_be_stronger(
     assert not caplog.text or said or "one replica" in caplog.text
 
 
+@pytest.mark.parametrize(("value", "looks"), [("1", 4), ("2", 1)])
+def test_the_log_of_transactions_is_looked_at_again_soon_only_while_it_is_weak(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, value: str, looks: int
+) -> None:
+    found = {"min.insync.replicas": value, "unclean.leader.election.enable": "false"}
+    transport = looking(monkeypatch, {"__transaction_state": found}, replicas=3)
+    seen = [bool(transport._log_of_transactions)]
+    for _ in range(3):
+        transport.check_configs()
+        seen.append(bool(transport._log_of_transactions))
+    assert sum(seen) == looks
+    assert caplog.text.count("topic '__transaction_state' has") == (value == "1")
+    assert "is right again" not in caplog.text
+
+
 def described(**ids: str | None) -> dict[str, Future[Any]]:
     """The answers about the topics: topic -> its id, or None if it does not exist."""
     asked: dict[str, Future[Any]] = {}

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.harness.constants import Constants
 from timers.core.timer import TopicPartition
 from timers.errors import AccessError
 from timers.kafka import topics
-from timers.kafka.own_topics import RED, WrongConfig, own_topics
+from timers.kafka.own_topics import RED, WARNING, WrongConfig, own_topics
 from timers.kafka.topics import Cluster
 from timers.process.config.settings import Settings
 from timers.worker.consumer import log_watch as module
@@ -177,7 +178,7 @@ async def test_configurations_are_compared_again_and_a_right_that_is_lost_is_sai
     looks = asyncio.Queue[bool]()
     loop = asyncio.get_running_loop()
 
-    def look(_admin: Any, _settings: Settings, _known: Cluster, _timeout_s: float, *, with_configs: bool) -> Cluster:
+    def look(_admin: Any, _settings: Settings, _known: Cluster, _s: float, *, with_configs: bool, **_: bool) -> Cluster:
         loop.call_soon_threadsafe(looks.put_nowait, with_configs)
         return answers.pop(0) if len(answers) > 1 else answers[0]
 
@@ -197,6 +198,29 @@ async def test_configurations_are_compared_again_and_a_right_that_is_lost_is_sai
     assert [each.compacted for each in renewed] == [{settings.request_topic: "it is compacted"}] * 2, "two changes"
     assert caplog.text.count("it is compacted") == 1
     assert caplog.text.count(f"topic {settings.request_topic}: the right to Describe") == 1
+
+
+async def test_the_log_of_transactions_is_looked_at_each_hour_and_while_something_is_wrong_with_it(
+    monkeypatch: pytest.MonkeyPatch, constants: Constants
+) -> None:
+    """It changes hardly ever. What a command has mended is seen soon."""
+    cluster, looks = Cluster("c", {}, {}), list[tuple[bool, bool]]()
+
+    def look(*_: Any, with_configs: bool, with_transactions: bool) -> Cluster:
+        looks.append((with_configs, with_transactions))
+        return cluster
+
+    async def renew(*_: Any) -> None: ...
+
+    constants(module, WATCH_S=0.0)
+    monkeypatch.setattr(topics, "existing_topics", look)
+    watch, now_s = LogWatch(Settings(brokers="127.0.0.1:1"), cluster, renew), monotonic()
+    weak = WrongConfig("__transaction_state", "min.insync.replicas", "1", WARNING, "it is weak")
+    for after_s, wrong in ((10, ()), (20, (weak,)), (30, ()), (3630, ()), (3640, ())):
+        monkeypatch.setattr(module, "monotonic", lambda after_s=after_s: now_s + after_s)
+        watch.cluster = replace(cluster, wrong_configs=wrong)
+        await watch._existing()
+    assert looks == [(True, False), (True, True), (True, False), (True, True), (True, False)]
 
 
 async def test_a_topic_of_users_that_is_missing_keeps_no_refusal_that_is_over(

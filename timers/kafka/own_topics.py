@@ -81,6 +81,9 @@ TRANSACTION_LOG = OwnTopic(
 The brokers' ``transaction.state.log.min.isr`` is its ``min.insync.replicas`` when they create it, and never later."""
 
 
+_TRANSACTIONS_S = 3600.0
+
+
 def kept_config(settings: Settings) -> dict[str, str]:
     """Configuration of a topic that keeps its records, and takes those of the largest requests."""
     unlimited = {RETENTION_MS: UNLIMITED, RETENTION_BYTES: UNLIMITED}
@@ -202,6 +205,12 @@ def log_new(found: Iterable[WrongConfig], known: Collection[WrongConfig] = (), l
     for wrong in known:
         if (wrong.topic, wrong.name) not in still:
             logger.info("topic %s: %s is right again", wrong.topic, wrong.name)
+
+
+def transactions_due(asked_s: float, wrong: Iterable[WrongConfig]) -> bool:
+    """Whether to look at :data:`TRANSACTION_LOG` again, so many seconds after the last look: once an hour, because it
+    changes hardly ever. Or at each look at topics while something is wrong with it: a command may have mended it."""
+    return asked_s > _TRANSACTIONS_S or any(each.topic == TRANSACTION_LOG.name for each in wrong)
 
 
 def _of_topic(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import monotonic, sleep
 from typing import Any, NamedTuple, TypeVar
 
@@ -191,6 +192,7 @@ def existing_topics(
     timeout_s: float = TOPICS_TIMEOUT_S,
     *,
     with_configs: bool = True,
+    with_transactions: bool = True,
 ) -> Cluster:
     """The worker's topics that exist now. Blocks, for up to ``timeout_s`` for each of its five requests.
 
@@ -198,6 +200,7 @@ def existing_topics(
         known: the topics as they were. What may not be read any more counts as unchanged. Without them no configuration
             is read.
         with_configs: read the configurations, too; those of new topics are always read.
+        with_transactions: with them, look at the brokers' log of transactions, too. Else it counts as unchanged.
 
     Raises:
         KafkaException: the brokers do not answer, or refuse and nothing is known.
@@ -213,7 +216,8 @@ def existing_topics(
     partitions = _with_known(now.partitions, known.partitions, denied)
     now = replace(known, cluster_id=now.cluster_id, topic_ids=topic_ids, partitions=partitions)
     if with_configs or topic_ids != known.topic_ids:
-        wrong, config = _look(admin, settings, wanted, found, len(metadata.brokers), timeout_s)
+        look = partial(_look, with_transactions=with_transactions)
+        wrong, config = look(admin, settings, wanted, found, len(metadata.brokers), timeout_s)
         unseen = frozenset(denied | (found.keys() - config.keys()))
         # Most logins never see the log of transactions, so that they do not see it now is nothing to say.
         unread = unseen | ({TRANSACTION_LOG.name} - config.keys())
@@ -452,12 +456,14 @@ def _look(
     broker_count: int,
     timeout_s: float,
     created: Collection[str] = (),
+    *,
+    with_transactions: bool = True,
 ) -> tuple[list[WrongConfig], dict[str, dict[str, str]]]:
     """What is wrong with topics that exist, and the configurations that may be read. Of those that were created just
     now only the replicas are judged: brokers may not know their configuration yet, and it is as it must be."""
     config = configs(admin, [name for name in found if name not in created], timeout_s, skip_denied=True)
     config.update((name, {}) for name in created)
-    seen, read = _log_of_transactions(admin, timeout_s)
+    seen, read = _log_of_transactions(admin, timeout_s) if with_transactions else ({}, {})
     found, config = {**found, **seen}, {**config, **read}
     replicas = {name: min(len(each.replicas) for each in topic.partitions) for name, topic in found.items()}
     judged = [

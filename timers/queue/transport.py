@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
@@ -29,6 +30,7 @@ from timers.kafka.own_topics import (
     WrongConfig,
     kept_config,
     log_new,
+    transactions_due,
     wrong_configs,
 )
 from timers.kafka.topic_admin import ask_for_configs, config_of, create_if_missing
@@ -232,6 +234,7 @@ class Transport:
         self._next_topics = 0.0
         self._configs: Asked[str] = {}
         self._log_of_transactions: Asked[str] = {}
+        self._transactions_asked_at = -math.inf
         self._next_configs = 0.0
         self._wrong_configs: list[WrongConfig] = []
         self._firsts: Asked[Partition] = {}
@@ -412,8 +415,12 @@ class Transport:
         log_new(wrong, self._wrong_configs, _log)
         self._wrong_configs = wrong
         self._next_configs = monotonic() + (_CONFIGS_S if self._configs else _FIRST_CONFIGS_S)
-        self._configs = ask_for_configs(self._admin, [*self._own, TRANSACTION_LOG.name], _TIMEOUT_S)
-        self._log_of_transactions = self._describe([TRANSACTION_LOG.name])
+        names, self._log_of_transactions = list(self._own), {}
+        if transactions_due(monotonic() - self._transactions_asked_at, wrong):
+            names.append(TRANSACTION_LOG.name)
+            self._log_of_transactions = self._describe([TRANSACTION_LOG.name])
+            self._transactions_asked_at = monotonic()
+        self._configs = ask_for_configs(self._admin, names, _TIMEOUT_S)
 
     @property
     def _group_config(self) -> dict[str, Any]:

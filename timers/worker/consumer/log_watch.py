@@ -28,7 +28,7 @@ from timers.core.timer import TopicPartition
 from timers.errors import AccessError, TopicConfigError
 from timers.kafka import connection, topics
 from timers.kafka.clients import asking_admin
-from timers.kafka.own_topics import log_new, own_topics
+from timers.kafka.own_topics import log_new, own_topics, transactions_due
 from timers.kafka.topics import Cluster
 from timers.process.config.settings import Settings
 
@@ -94,7 +94,7 @@ class LogWatch(Service):
         self._ids = dict(cluster.topic_ids)
         """Topic -> the id that it had last, also while it is missing."""
         self._made_anew_at: dict[str, float] = {}
-        self._configs_read_at = monotonic()
+        self._configs_read_at = self._transactions_read_at = monotonic()
         self.problems: dict[str, str] = {}
         self.failed = ""
         self.refusal = ""
@@ -195,10 +195,14 @@ class LogWatch(Service):
     async def _existing(self) -> Cluster:
         now = monotonic()
         with_configs = now - self._configs_read_at > 0.9 * WATCH_S
-        look = partial(topics.existing_topics, with_configs=with_configs)
+        is_due = transactions_due(now - self._transactions_read_at, self.cluster.wrong_configs)
+        with_transactions = with_configs and is_due
+        look = partial(topics.existing_topics, with_configs=with_configs, with_transactions=with_transactions)
         cluster = await asyncio.to_thread(look, self._admin, self._settings, self.cluster, self._answer_s)
         if with_configs:
             self._configs_read_at = now
+        if with_transactions:
+            self._transactions_read_at = now
         return cluster
 
     def _note_configs(self, cluster: Cluster) -> None:

@@ -1,12 +1,14 @@
 """docs/python-client.md: the function with which a service opens its client, and the programs that need no broker."""
 
+import re
+import tomllib
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from tests.docs.markdown import ALL_BLOCKS
+from tests.docs.markdown import ALL_BLOCKS, ROOT
 from timers.client import AsyncTimersClient
 
 BLOCKS = [block.text for block in ALL_BLOCKS if block.page == "docs/python-client.md" and block.language == "python"]
@@ -39,3 +41,11 @@ async def test_the_function_is_an_async_context_manager() -> None:
 @pytest.mark.parametrize("text", [each for each in BLOCKS if "timers.testing" in each])
 def test_a_program_with_simulated_timers_runs(text: str) -> None:
     exec(text, {})
+
+
+def test_the_page_names_what_is_installed_beside_the_packages_of_the_command() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    installed = {re.split(r"[^\w-]", each)[0] for each in project["dependencies"]}
+    of_the_command = {"click", "tqdm", "pyyaml"}
+    first, *_ = (ROOT / "docs/python-client.md").read_text().split("| you have")
+    assert {name for name in installed if f"`{name}`" in first} == installed - of_the_command

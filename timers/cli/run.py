@@ -161,7 +161,7 @@ def _demo(
 
     Args:
         check_worker: called several times a second; raises to end the demo.
-        when_firing: called once, when the worker fires.
+        when_firing: called once, when the worker has begun to fire.
     """
     from timers.client import TimersClient
     from timers.kafka import topic_admin  # not at the top: `--help` needs no librdkafka
@@ -252,7 +252,8 @@ def run(topic: str, output: Output) -> None:
         ExitStack() as stack,
     ):
         _say_exports(settings)
-        # The console starts when the worker fires: it does not take the processor from the start of the worker.
+        # The console starts when the worker has begun to fire: it does not take the processor from the start of the
+        # worker.
         console = [sys.executable, "-m", "timers.cli.main", "console"]
         start = partial(stack.enter_context, _running("console", console, settings))
         _demo(settings, topic, output, check_worker, start)

@@ -253,7 +253,8 @@ class Publisher:
             error, self._counting, self._count_error = self._count_error, None, None
         finally:
             self._count_lock.release()
-        if error is not None:  # a fatal one is raised once, here if no broker answers
+        # librdkafka raises a fatal error from one call only: while no broker answers, from this look-up.
+        if error is not None:
             self._give_up_if_fatal(*error)
 
     def _count(self, producer: Producer) -> None:

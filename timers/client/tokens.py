@@ -342,7 +342,8 @@ def _kept(text: str | None, most: int) -> str | None:
 def given_headers(message: Any) -> Any:
     """The headers of a message of any client, as the client gives them.
 
-    Those of confluent-kafka, a method, may have names that are not UTF-8: see :func:`timers.kafka.records.headers_of`.
+    In confluent-kafka ``headers`` is a method, which fails on names that are not UTF-8: see
+    :func:`timers.kafka.records.headers_of`.
     """
     if not callable(message.headers):
         return message.headers

@@ -170,7 +170,7 @@ def _timer(fields: Any, name: str, now_ns: int, say: Callable[[str], object]) ->
     request = parse_fields(fields, now_ns, say)
     if not isinstance(request.id, str):
         raise InvalidTimerError(f'id {json.dumps(request.id)} is no text: write it in quotes, "{request.id}"')
-    id_key(request.id)  # it may be one of a timer
+    id_key(request.id)  # raises if it is not legal as the id of a timer
     headers = _pairs(request)
     if any(header == SET for header, _ in headers):
         raise InvalidTimerError(f"the header {SET} is that of the name of the set: leave it out")

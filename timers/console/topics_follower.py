@@ -66,7 +66,8 @@ class TopicsFollower:
         """
         reporting = {**self._reports.callbacks, **self._lost.properties}
         properties = {**self._properties, **reporting, "queued.max.messages.kbytes": 4096}
-        # A log that was cut or made anew ends the stream: the next one says what it lacks.
+        # If the log was cut or the topic made anew, this stream ends with an error. The next stream checks its
+        # positions and says what is missing.
         self._consumer = reader(properties, auto_offset_reset="error")
         try:
             with self._reports.explained("the topics cannot be read"):

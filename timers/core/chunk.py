@@ -52,7 +52,8 @@ class Chunk:
         self._progress = progress
         self._limits = limits
         self.most_rows = min(most, limits.chunk_timers)
-        # While chunks are smaller, groups are split; the rest of a group is then stored under the key of this group.
+        # A chunk smaller than the largest one may end within a group of the store. The rest of the group is then stored
+        # under the key of the group.
         self._splits = most < LARGEST_CHUNK
         self.run_bytes = 0 if self._splits else min(RUN_BYTES, limits.chunk_bytes)
         self.fired: list[DueRows] = []
@@ -91,7 +92,7 @@ class Chunk:
             hold = progress.holds.of_group(due_s, target, first, last, progress.holes)
         if hold is None:
             return False
-        # After `fired_through` was taken back, what is in a hole is passed over again, and is counted already.
+        # After `fired_through` was taken back, the rows in a hole are passed over again. They are counted already.
         is_known = bool(progress.holes) and progress.is_past((due_s, first))
         if is_known and not progress.is_past((due_s, last)):
             return False
@@ -137,10 +138,12 @@ class Chunk:
             known: targets to which the machine has sent timers.
         """
         counts: Counter[str] = Counter()
-        for _, rows in self.fired:  # 0.9 ms of 20,000 rows; each eighth would be another one's if targets take turns
+        # Counts all rows (0.9 ms for 20,000): of targets that take turns, a sample could have only one.
+        for _, rows in self.fired:
             counts.update(map(itemgetter(1), rows))
         least = self._limits.noisy_rows
-        if self._is_large:  # chunks are small while brokers are slow, by a setting, or if timers are large or repeat
+        # A chunk is also small if brokers are slow, by a setting, or if its timers are large or repeat.
+        if self._is_large:
             least = min(least, max(counts.total() // 2, SMALL_CHUNK // 2))
         least = max(least, counts.total() // NOISY_PART)
         found = [

@@ -118,12 +118,13 @@ class ClockGuard:
         hold = self._holds.pop(broker, None)
         if self._is_behind(tick, broker):
             if broker is not None:
-                self._counted.pop(broker, None)  # if the clocks of all brokers went back, the next one counts
+                # So the broker's next tick counts if the clocks of all brokers went back.
+                self._counted.pop(broker, None)
             return False
-        # Too far ahead to count without a second clock.
+        # A tick that is too far ahead counts only if a second clock agrees.
         leaps = self.anchor is None or tick.time_s > self.anchor.at(tick.boot_s) + self._max_leap_s
         first = hold.first if hold else tick
-        # What another broker said before a leap agrees with the time before it.
+        # After a leap, ticks of other brokers from before the leap agree only with the former time: they prove nothing.
         newer_than_s = first.boot_s if leaps else tick.boot_s - FRESH_S
         if self._agrees(tick, clocks.wall_s) or self._broker_agrees(tick, broker, newer_than_s):
             self.anchor = self.agreed = tick
@@ -149,7 +150,7 @@ class ClockGuard:
 
     def _broker_agrees(self, tick: Seen, broker: int | None, newer_than_s: float) -> bool:
         """Whether another broker's clock agrees, read after ``newer_than_s``."""
-        if broker is None:  # it may be any of the brokers
+        if broker is None:  # the tick may come from any broker, also from the only other one
             return False
         others = self._others(self._read, tick, broker)
         return any(seen.boot_s > newer_than_s and self._agrees(tick, seen.at(tick.boot_s)) for seen in others)

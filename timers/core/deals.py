@@ -136,7 +136,8 @@ def _deal_topic(
         dealt: reader -> number of partitions of other topics that it gets.
     """
     least, more = divmod(count, len(had))
-    # One more goes first to those that would otherwise lose a partition, then to those that get the least.
+    # If the count cannot be divided evenly, some readers get one more: first those that would otherwise lose a
+    # partition, then those that have the fewest partitions of other topics.
     by_need = sorted(had, key=lambda id: (len(had[id]) <= least, dealt[id]))
     size = {id: least + (place < more) for place, id in enumerate(by_need)}
     owner = {partition: id for id, owned in had.items() for partition in owned}
@@ -192,7 +193,7 @@ def _by_stores(
             giver = owner.get(partition, "")
             if partition in taken:
                 rivals = [partition]
-            elif giver and given_away[giver] == excess[giver]:  # if it gives this one, another one stays with it
+            elif giver and given_away[giver] == excess[giver]:  # the giver gives no more: for this one it keeps another
                 rivals = [] if giver in givers else [each for each in taken if owner.get(each) == giver]
                 givers.add(giver)
             else:

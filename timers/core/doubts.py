@@ -145,7 +145,7 @@ class Leftovers:
             return False
         if self._gone_s is None and self._no_row_is_left() and self._no_chain_is_left():
             self._gone_s = fired_through[0]
-        # All versions below the offset are in the past of this second, so their ids are forgotten this much later.
+        # All versions below the offset were due by this second, so their ids are forgotten one retention later.
         return self._gone_s is not None and fired_through[0] >= self._gone_s + self._remembered_s
 
     def _no_row_is_left(self) -> bool:

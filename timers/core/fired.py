@@ -248,7 +248,7 @@ class Holds(tuple[Hold, ...]):
                 return self.changed(hold, hold._replace(number=command.number, until_s=until_s, over_s=over_s))
         if sum(hold.reason == PAUSE for hold in self) >= MAX_PAUSES:
             return self
-        # What a noisy hold holds is not held by the pause: it begins where the pause begins.
+        # A noisy hold ends where the pause begins: the pause does not hold what the noisy hold holds.
         others = (
             hold._replace(end=now) if hold.target == command.target and hold.end is None else hold for hold in self
         )

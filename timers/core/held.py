@@ -174,7 +174,8 @@ class HeldRows:
                 number += len(held)
                 size += bytes_of(held)
             last = begin
-            # None of its rows is below the last row that was read: a later one that is there is late, and is not held.
+            # The group has no other row below the last row that was read. A row that comes there later is late, and is
+            # not held.
             released = min(through, (due_s, (rows if is_end else held)[-1][0]) if rows else begin)
         is_over = is_end and through == past_through(progress)
         after = hold._replace(released=max(hold.released, released), gone=hold.gone + number)

@@ -189,7 +189,7 @@ class Horizon:
             else:
                 counts = entry is None or offset_of(entry) >= each.offset
             if counts:
-                # An append second at or after the due second: so the entry never counts as cold.
+                # The append second of the entry is its due second or later, so the entry never counts as cold.
                 copy: Version = (each.due_s, each.offset, max(each.due_s, each.append_s))
                 # A condition may name the source of the request.
                 known[each.key] = entries[each.key] = (*copy, each.original) if self._indexed else copy

@@ -282,7 +282,7 @@ class Index:
         through = reached(progress.fired_through, progress.holes, key[1]) if progress.holes else progress.fired_through
         if not is_over(entry, through, self._retention_s) or self._is_cold(entry):
             return False
-        # An entry does not say what its target is.
+        # An entry does not name its target, so any hold may hold its timer.
         return not (progress.holds and progress.holds.may_hold(key, progress.holes))
 
 

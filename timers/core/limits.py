@@ -70,7 +70,7 @@ class ChunkSize:
             self._per_s = self.begun / max(took_s, 0.001)
         if seconds > LONG_TRANSACTION_S and self.begun > SMALL_CHUNK:
             self.timers = max(SMALL_CHUNK, self.begun // 2)
-        elif self.begun:  # a slow one too: as long as fewer than SMALL_CHUNK timers fire at a time, lags grow
+        elif self.begun:  # also after a slow chunk: lags grow as long as one has fewer timers than SMALL_CHUNK
             limit = LARGEST_CHUNK if seconds < QUICK_TRANSACTION_S else SMALL_CHUNK
             self.timers = max(self.timers, min(2 * self.timers, limit))
 

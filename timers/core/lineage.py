@@ -196,7 +196,7 @@ def next_question(lineage: Lineage, ends: Mapping[int, EpochEnd]) -> int | Parte
             is_newest = index == len(epochs) - 1
             return None if is_newest and end >= lineage.end else Parted(end)
         if found.epoch < 0:
-            index -= 1  # the log knows no epoch as high: an older one may be in it
+            index -= 1  # the log has no epoch as high as this one: look for an older epoch
             continue
         older = [at for at, (each, _) in enumerate(epochs) if each <= found.epoch]
         if not older:

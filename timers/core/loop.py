@@ -103,7 +103,7 @@ class Loop:
             self.machine.rescue_chunk()
             return Outcome()
         self._may_take &= bool(self.commands or self.machine.progress.holds)
-        if self._may_take:  # also in a later step, after a replay
+        if self._may_take:  # the commands may be taken in a later step than they came in, after a replay
             self.machine.take(self.commands)
         is_draining = self.firing and self.machine.fire_chunk()
         if self.firing and not is_draining:

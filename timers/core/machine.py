@@ -104,7 +104,7 @@ class Machine:
         self._store = store
         self._passed: Sequence[PassedBatch] = ()
         self._told: tuple[int, Lineage | None] = 0, None
-        # The log was compared just now: the first connection is trusted.
+        # The opening has just compared the log, so the first connection to a leader is trusted.
         self._trusted = Leader(max((epoch for each in self.lineages for epoch, _ in each.epochs), default=-1), -1)
         self._outbox = outbox
         self._limits = limits
@@ -295,7 +295,7 @@ class Machine:
         copy_entries = NO_ENTRIES if self._horizon is None else self._horizon.admit_copies(decoded)
         rows, entries = (decoded.rows, {}) if self._index is None else self._index.replay(decoded, self.progress)
         _, waiting, held = split_late(rows, self.progress)
-        if self._holes:  # without the rows that have fired before a wrong time was taken back [I24]
+        if self._holes:  # rows that had fired before a wrong time was taken back are left out [I24]
             has_fired = self.progress.has_fired
             left = {
                 due_s: [row for row in group if not has_fired((due_s, row[0]), row[1])]
@@ -383,7 +383,8 @@ class Machine:
         if late:
             self.counters.transaction.kind = LATE
         self.counters.transaction.unlisted = judged.unlisted
-        # [I37] What is due above fired_through is stored: with the second of the tick, it would be sent twice.
+        # [I37] The late rows are fired for the second of `fired_through`, not of the tick: rows due after it are
+        # stored, and would be sent twice.
         second, begun = self.progress.fired_through[0], [decoded.definitions[offset] for offset in judged.begun]
         output = self._fired(sorted(late.items()), second, self._tick, begun=begun)._replace(
             rejected=decoded.rejected,
@@ -535,7 +536,8 @@ class Machine:
 
     def _commit(self, after: Progress, output: Output = NO_OUTPUT, timers: int = 0) -> None:
         """Commit a transaction with ``after`` and ``timers`` timers, and then change the state in memory [I2]."""
-        if self.doubts.worker is not None:  # [I29] the log may lack all that is accepted while its topic is compacted
+        # [I29] requests accepted while the topic is compacted may be missing in the log.
+        if self.doubts.worker is not None:
             after = noted(after, self.doubts.worker)
         self.counters.transaction.progress = after
         self._outbox.chunk.begun = timers
@@ -566,8 +568,9 @@ class Machine:
         mended = NO_OUTPUT if self.recovering else self._tidy()
         if self._store_age is not None:
             self._store_age.note(self.released_s)
-        # The first second is committed at once: at the next start, the time must follow what has fired [I20]. Settings
-        # are, too: an accepted number of partitions counts for all partitions that open later.
+        # The first second is committed at once: at the next start, the time must follow what has fired [I20]. Changed
+        # settings are committed at once too: an accepted number of partitions counts for all partitions that open
+        # later.
         committed, progress = self.committed, self.progress
         changed = (
             (self.doubts.worker is not None and committed.doubt is None)

@@ -103,7 +103,7 @@ class StandingStill:
             released_s: as in :meth:`look`.
         """
         self._taken = ()
-        # What the machine itself has appended may stand behind an open transaction of another producer.
+        # Records that the machine itself has appended may stand behind an open transaction of another producer.
         is_read = all(each < self._store.applied for each in outbox.held_from)
         most = min(MOST_AT_ONCE, outbox.chunk.timers)
         found = self._found(progress, released_s, most) if is_read else []
@@ -122,7 +122,8 @@ class StandingStill:
             record = records.get(offset)
             if isinstance(record, Deleted):
                 if self._ends.setdefault((id, offset), record.end) <= self._store.applied:
-                    del self._ends[id, offset]  # if this is rolled back, the log is read once more before it ends
+                    # If the transaction is rolled back, the log is read once more before the timer is ended.
+                    del self._ends[id, offset]
                     broken.append((id, offset, request_of(chain)))
                 else:
                     unread.add(id)
@@ -130,7 +131,7 @@ class StandingStill:
                 decoded = self._reader.decode([record], offset + 1, progress)
                 decided_s = progress.fired_before_cut(key_of(chain))
                 follower = self._repeats.go_on(decoded, offset, decided_s, progress.fired_through[0])
-                if follower is not None:  # else this version cannot read it: another one may
+                if follower is not None:  # else this version of the project cannot read the rule: another version may
                     followers.append(follower)
         self._put_off(unread, released_s)
         return Output(mended=followers, broken=broken) if followers or broken else NO_OUTPUT

@@ -39,5 +39,5 @@ def pass_over(machine: Machine, letter: Rejected, end_offset: int) -> bool:
 
 def _passing(progress: Progress, from_offset: int, end_offset: int, again: bool) -> Progress:
     after = progress.passing_over(from_offset, end_offset)
-    # The records were counted when they were accepted [I32], and are missing in each replay: counting begins anew.
+    # The machine counted these records when it accepted them [I32]. Each replay lacks them, so counting begins anew.
     return replace(after, lineage=after.lineage.uncounted()) if again else after

@@ -326,7 +326,7 @@ class Progress:
                 continue
             if command.is_paused and (not is_over(command.until_s, second) or holds.pauses(command.target)):
                 holds = holds.paused(command, now, second)
-                # Without room it is not taken yet; those that end may make room.
+                # If there are too many pauses, the command is not taken yet: pauses that end make room.
                 pauses = [hold for hold in holds.by_target.get(command.target, ()) if hold.is_paused]
                 has_room &= any(hold.number >= command.number for hold in pauses)
             elif not command.is_paused and is_drained and holds.has_pause(command.target, command.number):
@@ -363,7 +363,7 @@ class Progress:
             number: of this move, below 2^63. It tells this move from others of the same requests.
         """
         after = self._with_hole((MOVED_HOLE_S, number))
-        # What was held is elsewhere, too; what is sent here from now on is still paused.
+        # The held timers have moved too. A pause goes on for timers that are requested here from now on.
         begun = (hold._replace(begin=after.moment) for hold in self.holds if hold.is_paused)
         return replace(after, holds=Holds(begun))
 
@@ -417,13 +417,15 @@ class Progress:
         cut, next_offset, fired_through = self.settings.cut, self.next_offset, self.fired_through
         if cut <= witness.cut:
             next_offset = max(next_offset, witness.next_offset)
-        if len(self.holes) <= witness.holes:  # what was held had not fired, and the lost part says which rows that were
+        # Held rows had not fired, and only the lost part of the progress names them.
+        if len(self.holes) <= witness.holes:
             held_from = witness.fired_through if witness.held_from is None else witness.held_from
             fired_through = max(fired_through, min(witness.fired_through, held_from))
         known = replace(self, next_offset=next_offset, fired_through=fired_through)
         if self.level < witness.level:
             known = known.with_setting(FEATURE_LEVEL, witness.level)
-        if cut < witness.cut:  # it is not known from which offset on the log has given offsets again
+        # After the lost cut, it is not known from which offset on the log gave offsets a second time.
+        if cut < witness.cut:
             known = replace(known.with_setting(LOG_CUT, witness.cut), late_changes=())
         return known
 
@@ -442,7 +444,8 @@ class Progress:
         settings = [
             replace(change, from_offset=min(change.from_offset, before_offset))
             for change in self.settings
-            if change.name != PASSED_OVER or change.value <= before_offset  # else the log has other records there
+            # Above the cut, the log has other records in such a range.
+            if change.name != PASSED_OVER or change.value <= before_offset
         ]
         cut = [SettingChange(LOG_CUT, end, self.settings.cut + 1)]
         cut.append(SettingChange(CUT_FIRED, end, _whole_s(self.fired_through)))
@@ -451,7 +454,8 @@ class Progress:
             cut.append(SettingChange(CUT_HELD, end, held_s))
         next_offset = min(self.next_offset, before_offset)
         rescue = Rescue(end, rescued_from, self.fired_through, holds=tuple(self.holds))
-        # Requests that were accepted since the last cut are in stores that do not hold what it has lost.
+        # Whether the log now ends below the last cut: a store that took requests after that cut lacks what the cut
+        # lost.
         is_below = bool(self.rescues) and end <= self.rescues[-1].from_offset
         doubt = self.doubt and self.doubt._replace(before_offset=min(before_offset, self.doubt.before_offset))
         # A snapshot above the end holds requests that the log has lost.
@@ -481,9 +485,10 @@ class Progress:
         due_s, offset = key
         found: list[int] = []
         for change in (each for each in self.settings if each.from_offset > offset):
-            if change.name == CUT_FIRED and change.value >= due_s - 1:  # a part of the next second may have fired
+            # The cut may have come while the second `due_s` fired.
+            if change.name == CUT_FIRED and change.value >= due_s - 1:
                 found.append(change.value)
-            elif change.name == CUT_HELD and found and due_s <= change.value:  # its target may be a held one
+            elif change.name == CUT_HELD and found and due_s <= change.value:  # the timer may have been held
                 found[-1] = min(found[-1], change.value)
         return min(found, default=-1)
 

@@ -56,5 +56,5 @@ class RecordDecoder:
     def _decode(self, records: Sequence[Any], decode: Decoder, max_bytes: int, progress: Progress) -> Decoded:
         if self._horizon is None:
             return decode(records, max_bytes)
-        # The level may have been raised since a request of a copy was accepted.
+        # The level may have been raised since the request was accepted: each copy is read at the level of its request.
         return self._horizon.read(records, decode, max_bytes, lambda offset: self._chosen(offset, progress)[0])

@@ -153,7 +153,7 @@ def occurrence_of(row: Row) -> Occurrence:
         plain: Row = (offset, topic, key, value, headers[_PLAIN:] or None, origin)
         return _new_occurrence((rule or b"", version or b"", int(nominal or 0), 0, None, False, plain))
     own: dict[str, bytes | None] = {}
-    for name, content in headers:  # its own ones are the first ones, and no other has such a name
+    for name, content in headers:  # the engine's headers are the first ones, and no later header has such a name
         if name not in _OWN:
             break
         own[name] = content
@@ -281,7 +281,7 @@ class Repeats:
         occurrence = occurrence_of(row)
         rule, version, nominal_s, decided_s, owed_s, is_last, callback = occurrence
         if nominal_s is None:
-            # What has passed meanwhile is late: the next occurrence is held and judged as any other.
+            # An occurrence that became due before the waypoint fired is late: it is held and judged as any other.
             if not is_last:
                 followers.append(Follower(callback, version, self._next(callback, rule, decided_s, second)[0]))
             return None
@@ -334,7 +334,7 @@ class Repeats:
         through_s, is_paused = second - share_s, hold is not None and hold.reason == PAUSE
         if occurrence.owed_s is not None and nominal_s <= occurrence.owed_s and not is_paused:
             return _Decision(nominal_s, nominal_s, occurrence.owed_s, None)
-        if through_s <= nominal_s:  # nearly always: it fires in its second
+        if through_s <= nominal_s:  # nearly always so: the occurrence fires in its second
             return _Decision(nominal_s, nominal_s, None, None)
         nominals, number = [nominal_s], 1
         rule = self._read(occurrence.rule)

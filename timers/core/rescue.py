@@ -132,7 +132,7 @@ def _lost_rows(rescues: Sequence[Rescue], holes: Sequence[Hole], store: Store) -
         lost = [row for row in rows if _is_lost(rescues, holes, key[0], row)]
         ids = [id_bytes(row[5][0]) for row in lost if row[5] is not None]
         latest = store.entries(ids) if ids else {}
-        if latest:  # an older version of an id would undo a newer one
+        if latest:  # an older version of an id is left out: it would undo the newer one
             lost = [
                 row
                 for row in lost

@@ -52,7 +52,7 @@ class SecondBarrier:
             if end in held_from:
                 return False
             held_from.difference_update([each for each in held_from if each < end])
-        # A log that has lost its end does not reach the ends of before.
+        # If the log lost its end, it may not reach the former ends: they become the new, smaller end.
         self._earliest = self._earliest and (self._earliest[0], min(self._earliest[1], end))
         self._newest = self._newest and (self._newest[0], min(self._newest[1], end))
         newest = self._newest or self._earliest

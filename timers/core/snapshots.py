@@ -296,7 +296,7 @@ def restored(
                 raise Lost(f"the progress does not name its snapshot at offset {named.applied} any more") from None
             report(named, why)
             continue
-        catch_up(new, progress)  # it has the settings of the progress
+        catch_up(new, progress)  # the restored store gets the settings of the progress
         report(named, None)
         return new
     return store

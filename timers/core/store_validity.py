@@ -68,12 +68,12 @@ class StoreAge:
             StoreTooOld: when the store is opened again, it is empty.
         """
         known_s = self._store.read_through_s
-        if known_s is None:  # nothing was accepted before, so the store is new
+        if known_s is None:  # a store without this second is new: nothing was accepted before
             self._store.note_read_through(second)
             self.is_checked = True
             return
         behind_s = second - max(known_s, released_s or 0)
-        if abs(behind_s) > self._stale_after_s:  # a large negative age: the clock went back, and the age is not known
+        if abs(behind_s) > self._stale_after_s:  # a large negative number: the clock went back, so the age is not known
             self._store.condemn()
             raise StoreTooOld(
                 f"the store has not read its log for {behind_s} s; compaction may have removed records that it needs: "

@@ -83,7 +83,7 @@ class RenewedAdmin:
             self._files.read(versions)
             logger.info("an admin client has read certificates again: %s", self._files)
         elif self._silent_since is not None and monotonic() - self._silent_since > UNANSWERED_S:
-            self._silent_since = None  # if it cannot be made, it is tried again after as long
+            self._silent_since = None  # if a new client cannot be made, the next attempt is after the same time
             self._replace()
             logger.warning("an admin client had no answer for %g s: it is made anew", UNANSWERED_S)
 

@@ -73,7 +73,7 @@ class BrokersTime:
 
     def _look_again(self) -> None:
         known_ms = self._ahead_ms
-        with suppress(KafkaException):  # without an answer, what is known holds
+        with suppress(KafkaException):  # without an answer, the time that is known stays
             self._ahead_ms = self._look()
         self._looked_s = monotonic()
         if self._ahead_ms and not known_ms:
@@ -93,7 +93,7 @@ class BrokersTime:
             new_ms = new_tick_ms(ticks_ms, seen_ms)
             if new_ms is not None:  # a worker ticks: this is the time
                 return new_ms - self._own_ms()
-            if monotonic() > give_up_s:  # an old tick says nothing
+            if monotonic() > give_up_s:  # no worker ticks: an old tick does not give the time
                 break
             sleep(_POLL_S)
         return 0

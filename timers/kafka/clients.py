@@ -96,12 +96,13 @@ def note_offsets(
         KafkaException: the group cannot be used, or not for the topic of one of the places.
     """
     begun_s = monotonic()
-    # A commit waits for a coordinator as long as a session lasts.
+    # The session time-out is also the time for which a commit waits for a coordinator.
     with closing(reader(properties, group_id=group, session_timeout_ms=_COORDINATOR_MS)) as consumer:
         while True:
             try:
                 for place in consumer.commit(offsets=[*places], asynchronous=False) or ():
-                    # librdkafka raises only if all have failed. A topic that was deleted has nothing to be noted.
+                    # librdkafka raises only if all partitions have failed. For a topic that was deleted, there is
+                    # nothing to note.
                     if place.error is not None and place.error.code() not in NO_TOPIC:
                         raise KafkaException(place.error)
                 return

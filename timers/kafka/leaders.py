@@ -72,7 +72,7 @@ class AnsweringLeaders:
         gone = {each.topic for each, future in futures.items() if _is_gone(future)}
         silent = [each for each in asked if each not in answered and each[0] not in gone]
         self._silent_until |= dict.fromkeys(silent, monotonic() + SILENT_S)
-        for topic in gone:  # it was deleted, or made anew with fewer partitions: it is looked up again
+        for topic in gone:  # the topic was deleted, or made anew with fewer partitions: it is looked up again
             del self._counts[topic]
         answer: dict[str, list[bool]] = {}
         for topic, number in places:
@@ -101,7 +101,7 @@ def _is_answered(offset: Future[Any]) -> bool:
         found: int = offset.result().offset
     except KafkaException as error:
         return code_of(error) not in UNREACHABLE | MOVING | NO_TOPIC
-    return found != OFFSET_INVALID  # so librdkafka 2.16 reports a leader that did not answer, without an error
+    return found != OFFSET_INVALID  # librdkafka 2.16 gives this offset, and no error, if a leader did not answer
 
 
 def _is_gone(offset: Future[Any]) -> bool:

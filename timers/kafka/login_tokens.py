@@ -200,7 +200,7 @@ class TokenSource:
     def _former(self, error: AccessError) -> Token:
         if self._token is not None and self._token.left_s > 0:
             return self._token
-        raise AccessError(str(error))  # a new one: threads share the first, and each would add to its traceback
+        raise AccessError(str(error))  # a new error: threads share the first one, and each would add to its traceback
 
     def _renew(self) -> Token:
         try:
@@ -346,7 +346,7 @@ def _from_url(settings: Settings) -> Token:
     """A token of the OAuth server, for client credentials (RFC 6749, 4.4)."""
     name = f"{TOKEN_URL}={quoted(settings.sasl_token_url)}"
     secret = settings.sasl_password.reveal()
-    if settings.sasl_password_file is not None:  # it may have been renewed
+    if settings.sasl_password_file is not None:  # the file may have been renewed
         with suppress(OSError, SettingsError):
             secret = read_secret("TIMERS_SASL_PASSWORD_FILE", settings.sasl_password_file).reveal()
     form = {"grant_type": "client_credentials"}
@@ -453,7 +453,7 @@ def _from_command(settings: Settings) -> Token:
         raise AccessError(f"{name} gives no token within {ANSWER_S:g} s") from None
     finally:
         _kill(process)
-        with suppress(subprocess.TimeoutExpired):  # one that waits for a disk does not end
+        with suppress(subprocess.TimeoutExpired):  # a process that waits for a disk does not end
             process.wait(_MARGIN_S)
     if len(output) > _MAX_BYTES:
         raise AccessError(f"{name} prints more than {_MAX_BYTES} bytes, which is no token")

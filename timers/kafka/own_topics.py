@@ -93,7 +93,8 @@ def kept_config(settings: Settings) -> dict[str, str]:
 def own_topics(settings: Settings) -> list[OwnTopic]:
     """Every topic that the worker needs."""
     letters = {**kept_config(settings), TIMESTAMP_TYPE: LOG_APPEND_TIME}
-    # Brokers delete whole segments, and the newest one never: what workers have deleted is gone when it is rolled.
+    # Brokers delete whole segments, and never the newest one: records that workers have deleted leave the disk after
+    # the segment is rolled.
     segment_ms = int(1000 * min(max(settings.log_keep_s, LEAST_SEGMENT_S), DAY_S))
     requests = {**letters, SEGMENT_MS: str(segment_ms)}
     short_lived = {
@@ -224,7 +225,7 @@ def _of_topic(
 
     policy = topic.config.get(CLEANUP_POLICY)
     if policy and config.get(CLEANUP_POLICY) == KEEP_ALL:
-        # With a retention without end it is as right as that one.
+        # If the retention has no limit, this policy is as good as `delete`.
         if policy == COMPACT or topic.config.get(RETENTION_MS, UNLIMITED) != UNLIMITED:
             yield wrong(CLEANUP_POLICY, WARNING, "so the brokers delete none of its records, and it only grows", policy)
     elif policy and config.get(CLEANUP_POLICY, policy) != policy:

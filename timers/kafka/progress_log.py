@@ -217,7 +217,8 @@ class ProgressLog(ProgressRules):
             if monotonic() > deadline:
                 if newest.position < end:
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"reading {what}: no records came"))
-                for key in newest.undecided:  # the fence waited for their markers, so the log has lost them
+                # The fence waited for the markers of all transactions, so the log has lost these.
+                for key in newest.undecided:
                     self._stop_without_marker(progress_record.decode_key(key), partition)
                 break
             sleep(POLL_S)
@@ -276,9 +277,10 @@ class ProgressLog(ProgressRules):
 
         (ends, ends_of_progress), copy = self._answer(ask, f"the end of {partition_name(*tp)}")
         record = self._newest(partition, ends_of_progress, [key], after_fence=after_fence).get(key)
-        if not after_fence:  # its owner goes on: by now the log may end behind what this progress says
+        if not after_fence:  # the owner goes on, so the log may end later now than when it was asked
             ends = self.ends(*tp)
-        if record is None and isinstance(copy, BaseException):  # only a machine without progress waits for its group
+        # Without a progress record the copy of the group is needed, so it is waited for. Else it can be done without.
+        if record is None and isinstance(copy, BaseException):
             what = f"what the group {group!r} has of {partition_name(*tp)}"
             copy = self._answer(partial(_committed, group=group, tp=tp), what)
         if not isinstance(copy, BaseException) and self.is_behind(tp, record, copy):
@@ -378,7 +380,7 @@ def commit_change(
             not support.
     """
     with closing(ProgressLog(settings, cluster)) as log:
-        log.read_one(tp, after_fence=False)  # connects: the worker waits only from the fence on
+        log.read_one(tp, after_fence=False)  # this connects first, so that the worker waits only from the fence on
         # The machine's own id: a worker that still runs is fenced, and its open transaction is aborted before the read.
         transactional_id = topics.transactional_id(settings.app_id, *tp)
         writer = TransactionalWriter(librdkafka(settings), transactional_id, max_message_bytes(settings))

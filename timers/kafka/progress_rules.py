@@ -102,7 +102,7 @@ class ProgressRules:
             committed, text = copy
             seen, seen_id = progress_record.decode_witness(text) or (None, b"")
             if seen is None:
-                committed = 0  # of another program in the group, which says nothing of the machine
+                committed = 0  # this commit is of another program in the group: it is not about the machine
             if seen_id != self._cluster.topic_ids[tp[0]]:
                 seen = None
         if seen is not None and (known := progress or Progress()).is_behind(seen):

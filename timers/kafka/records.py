@@ -146,7 +146,7 @@ def read_all(
             called_at = monotonic()
             while_waiting()
             deadline += monotonic() - called_at  # it may take long, too
-            first = consumer.poll(_ALL_POLL_S)  # to consume so many would wait until they have come
+            first = consumer.poll(_ALL_POLL_S)  # consume() would wait until so many records have come
             messages = [] if first is None else [first, *consumer.consume(_BATCH, timeout=0)]
             is_read = False
             for message in messages:
@@ -169,7 +169,7 @@ def read_all(
             if len(ended) >= _UNASSIGNED_AT_ONCE:
                 consumer.incremental_unassign(ended)  # else their later records would come, too
                 ended = []
-            if is_read:  # and not a record of a partition that has ended
+            if is_read:  # records of partitions that have ended do not count
                 deadline = monotonic() + timeout_s
             elif monotonic() > deadline:
                 return
@@ -363,7 +363,8 @@ class TransactionalWriter:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Send]:
         """One transaction: committed at the end of the block, aborted by an exception."""
-        self._record_ms()  # it may ask the brokers, which readers of an open transaction would wait for
+        # Before the transaction begins: this may ask the brokers, and readers wait for an open transaction.
+        self._record_ms()
         self._producer.begin_transaction()
         try:
             yield self._send

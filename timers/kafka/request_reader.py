@@ -284,7 +284,8 @@ class RequestReader:
             low, end = (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
             found.update(dict.fromkeys((offset for offset in offsets if offset < low), DeletedRequest(low, end)))
             for group in _groups([offset for offset in offsets if low <= offset < end]):
-                # A bad batch ends a group, a part that was deleted meanwhile too: the others may be there.
+                # A batch that cannot be read, or a part that was deleted meanwhile, ends one group: the other groups
+                # may be readable.
                 with contextlib.suppress(CorruptRecordException, OffsetOutOfRangeError):
                     await self._read_group(consumer, tp, group, until, found)
         finally:

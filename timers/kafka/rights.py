@@ -81,10 +81,10 @@ def _worker(settings: Settings, callback_topics: list[str]) -> Iterable[Right]:
     for name in (*callback_topics, *((settings.message_topic,) if settings.message_topic else ())):
         yield Right(TOPIC, name, (WRITE, DESCRIBE_CONFIGS, *creates))
     yield Right(GROUP, settings.app_id, (READ,))
-    # It waits until the engine has left its group.
+    # The job waits until the engine has left its group.
     yield Right(GROUP, topics.engine_id(settings.app_id), (DESCRIBE,))
     if settings.trimmed_topics:
-        yield Right(GROUP, "*", (DESCRIBE,))  # who else reads what is to be deleted
+        yield Right(GROUP, "*", (DESCRIBE,))  # finds other groups that read the records that are to be deleted
     yield Right(TRANSACTIONAL_ID, f"{settings.app_id}-", (WRITE,), prefixed=True)
 
 
@@ -99,7 +99,7 @@ def _console(settings: Settings, callback_topics: list[str]) -> Iterable[Right]:
     for topic in own_topics(settings):  # the page of the cluster asks all of them for their producers
         yield Right(TOPIC, topic.name, (READ, DESCRIBE_CONFIGS))
     for name in callback_topics:
-        yield Right(TOPIC, name, (READ, CREATE))  # one that does not exist is created at a click
+        yield Right(TOPIC, name, (READ, CREATE))  # a topic that does not exist is created at a click
     yield Right(TOPIC, settings.console_log_topic, (READ, WRITE, CREATE))
     yield Right(TOPIC, settings.retried_topic, (READ, WRITE, CREATE))
     yield Right(TOPIC, settings.targets_topic, (WRITE,))

@@ -47,6 +47,6 @@ class SharedAnswers:
             return asked[0]
 
     def _answer(self, question: Callable[Concatenate[AdminClient, _P], _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        with self._making:  # with login tokens it takes a second
+        with self._making:  # making a client takes a second if logins have tokens
             admin = self._admin
         return question(admin, *args, **kwargs)

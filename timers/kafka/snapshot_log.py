@@ -96,8 +96,9 @@ class _Sending:
         if error is not None:
             self._failure = error
         elif offset is None or (self._offsets and offset <= self._offsets[-1]):
-            # An unclean election took all records so far, so a footer would not show that they are there. Or a broker
-            # had the record before, and librdkafka (rdkafka_request.c, DUPLICATE_SEQUENCE_NUMBER) does not know where.
+            # An unclean election took all records of the snapshot so far, so a footer would name records that are gone.
+            # Or a broker had the record before, and librdkafka (rdkafka_request.c, DUPLICATE_SEQUENCE_NUMBER) does not
+            # know its offset.
             self._failure = KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER)
         else:
             self._offsets.append(offset)
@@ -170,7 +171,7 @@ class SnapshotLog:
             enable_partition_eof=True,
             check_crcs=True,
             queued_max_messages_kbytes=WAITING_BYTES // 1024,
-            fetch_queue_backoff_ms=10,  # by default it pauses for 1 s each time so much waits
+            fetch_queue_backoff_ms=10,  # by default librdkafka pauses for 1 s each time its queue is full
         )
 
     @property
@@ -351,7 +352,7 @@ class SnapshotLog:
                 return
             except Unreadable as error:
                 if isinstance(error.__cause__, KafkaException) and code_of(error.__cause__) in _GONE:
-                    raise Lost(f"{error} meanwhile") from error  # the next opening asks where it begins and ends
+                    raise Lost(f"{error} meanwhile") from error  # the next opening asks where the topic begins and ends
                 self._check()
                 if not self.damaged:
                     logger.warning("offset %d or later: %s; its snapshot is skipped", position, error)

@@ -78,7 +78,7 @@ class TargetsReader:
                 position = newest.position
                 fetched = await self._client.fetch(leader, self._place, position, wait_s=0 if is_whole else wait_s)
                 newest.add(fetched.data)
-                if newest.position == position:  # compaction has removed what was there
+                if newest.position == position:  # compaction has removed the records there
                     newest.position = max(position, fetched.end)
                 if newest.position >= fetched.end:
                     break
@@ -150,13 +150,13 @@ def give(
 def _write(
     settings: Settings, reports: connection.ErrorReports, writer: TransactionalWriter, target: Target, found: Targets
 ) -> None:
-    # What is no name of a topic, no other command replaces.
+    # Keys that are no legal topic names are deleted here: no other command would replace them.
     values = [wire.encode(target), *((key, None) for key in found.keys)]
     try:
         with writer.transaction() as send:
             send([Record(settings.targets_topic, TARGETS_PARTITION, key, value, []) for key, value in values])
     except KafkaException as error:
-        # librdkafka gives up what waits in a transaction that is refused.
+        # If a transaction is refused, librdkafka gives its waiting records this error.
         if code_of(error) in {*FENCED, *NOT_ALLOWED, KafkaError._PURGE_QUEUE}:
             raise
         with reports.explained(f"topic {settings.targets_topic!r} did not take the command", UnacknowledgedError):

@@ -203,7 +203,7 @@ def _outliving_a_broker(admin: AdminClient, topics: list[NewTopic], timeout_s: f
         found = connection.answer(admin.describe_configs([broker], request_timeout=timeout_s)[broker], until)
         replicas, in_sync = found["default.replication.factor"], found[MIN_IN_SYNC]
         default = REPLICAS if _is_kafkas_own(replicas) else int(replicas.value)
-    except (KafkaException, KeyError, TypeError, ValueError) as error:  # not each login may ask, not each kind answers
+    except (KafkaException, KeyError, TypeError, ValueError) as error:  # some logins may not ask, some brokers fail
         logger.warning(
             "%d new topics, such as %r, get the brokers' default number of replicas or in-sync replicas, which cannot "
             "be read (%s): set TIMERS_REPLICATION=3 and min.insync.replicas=2 (docs/operations.md#replicas)",
@@ -226,7 +226,8 @@ def _outliving_a_broker(admin: AdminClient, topics: list[NewTopic], timeout_s: f
         return topics
     decided = []
     for each in topics:
-        # The brokers' number is named only if min.insync.replicas needs it: a controller may have another one.
+        # The number of replicas is named only if min.insync.replicas needs it: a controller may have another default
+        # than the brokers.
         count = default if each.replication_factor == -1 and default >= REPLICAS else each.replication_factor
         config = each.config or {}
         if count >= REPLICAS and _is_kafkas_own(in_sync):
@@ -345,7 +346,8 @@ class TopicCreator:
     def request(self, topic: str) -> None:
         """Create a topic soon. Returns at once."""
         with self._lock:
-            if topic in self._wanted or len(self._wanted) >= MAX_WANTED:  # a call waits for each topic that is wanted
+            # Each wanted topic has a call already, which waits.
+            if topic in self._wanted or len(self._wanted) >= MAX_WANTED:
                 return
             self._wanted[topic] = None
             # After an error, the next attempts of their timers request the topics again.

@@ -222,15 +222,15 @@ class TopicOffsets:
         while wanted:
             waited_s = monotonic() - begun
             until_s = self._skip_s if self._skips_leaderless and waited_s < self._skip_s else self._timeout_s
-            # A question stays with the leader of its begin, also if another one is elected. The later ones are longer,
-            # because a leader may be slow.
+            # A question stays with the leader to which it was sent, also if another one is elected. Later questions
+            # wait longer, because a leader may be slow.
             left_s = max(_POLL_S, min(until_s - waited_s, max(_SKIP_S, waited_s / 2)))
             futures = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=left_s)
             failed, give_up = {}, connection.give_up_at(left_s)
             for where, future in futures.items():
                 try:
                     found = connection.answer(future, give_up)
-                    if found.offset == OFFSET_INVALID:  # librdkafka 2.16 reports so that the leader did not answer
+                    if found.offset == OFFSET_INVALID:  # librdkafka 2.16 gives this offset if the leader did not answer
                         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
                     listed[where.topic, where.partition] = found
                 except KafkaException as error:

@@ -205,7 +205,7 @@ def existing_topics(
     Raises:
         KafkaException: the brokers do not answer, or refuse and nothing is known.
     """
-    # Of one topic: workers ask every 5 s, and a shared cluster may have tens of thousands of partitions.
+    # Ask about one topic only: workers ask every 5 s, and a shared cluster may have tens of thousands of partitions.
     metadata = admin.list_topics(settings.progress_topic, timeout=timeout_s)
     wanted, denied = own_topics(settings), set[str]()
     found = _describe(admin, [topic.name for topic in wanted], None if known is None else denied, timeout_s)
@@ -219,7 +219,7 @@ def existing_topics(
         look = partial(_look, with_transactions=with_transactions)
         wrong, config = look(admin, settings, wanted, found, len(metadata.brokers), timeout_s)
         unseen = frozenset(denied | (found.keys() - config.keys()))
-        # Most logins never see the log of transactions, so that they do not see it now is nothing to say.
+        # Most logins never see the log of transactions, so it is not reported that this one does not.
         unread = unseen | ({TRANSACTION_LOG.name} - config.keys())
         wrong += [each for each in known.wrong_configs if each.topic in unread]
         stale_after_s = _with_known(_stale_after_s(settings, config), known.stale_after_s, unseen)

@@ -39,7 +39,7 @@ class ReadAhead(Exception):
 class State(Enum):
     """What a worker does with a partition now."""
 
-    AWAY = "away"  # another worker has it, or none
+    AWAY = "away"  # another worker has the partition, or no worker
     DEALT = "dealt"  # the group has dealt it to this worker, and nothing is done yet: maybe its topic was deleted
     AHEAD = "opened ahead"  # it is opened without a fence, to read its log while its owner fires
     READING = "reading ahead"  # its machine reads the log as far as its owner has. It fires nothing

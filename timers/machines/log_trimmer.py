@@ -291,7 +291,8 @@ class Trimmer:
         """
         logs, self._logs = self._logs or LogTrimmer(self._settings), None
         self._trim(logs, tp, log, record_bytes, check)
-        self._logs = logs  # one that failed is not used again: it may know a former epoch of a leader for 15 minutes
+        # A client that failed is not used again: for 15 minutes it may use a former epoch of a leader.
+        self._logs = logs
 
     def _trim(
         self, logs: LogTrimmer, tp: TopicPartition, log: SnapshotLog, record_bytes: float, check: Callable[[], None]
@@ -456,7 +457,7 @@ class Trimmer:
             check()
             answer = self._ask(known.runner, partial(_commit, self._clock, start))
             if not isinstance(answer, _Committed):
-                return 0  # it recovers, or has no time yet
+                return 0  # the machine replays its log, or has had no tick yet
             progress, parts = answer.progress, self._pool.parts
             to, older = trimmed_to(progress, kept_from), progress.older_snapshot
             if not to or older is None:
@@ -488,7 +489,7 @@ class Trimmer:
             logs.roll(tp)
         except KafkaException as error:
             if code_of(error) not in NOT_ALLOWED:
-                raise  # a worker may have no right to write there; the next request begins a segment
+                raise  # else the worker may not write there: the next request begins a segment
         known.may_roll, known.rolled_to = False, end + 2  # the record, and the marker after it
 
 

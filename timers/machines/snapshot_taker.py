@@ -154,9 +154,10 @@ class SnapshotTaker:
     def _take(self, but: TopicPartition | None = None) -> None:
         """Take the snapshots that are due, except of one machine."""
         runners = list(self._pool.runners.items())
-        self.wanted.intersection_update(tp for tp, _ in runners)  # another worker may own the others
-        shuffle(runners)  # not in the same order in all workers
-        # Those that fail may take long each, as while a broker is away.
+        # A partition without a runner may have another owner now.
+        self.wanted.intersection_update(tp for tp, _ in runners)
+        shuffle(runners)  # so that not all workers begin with the same partitions
+        # Machines whose last snapshot failed come last: each may take long, as while a broker is away.
         runners.sort(key=lambda each: seen.failures if (seen := self._seen.get(each[0])) else 0)
         for tp, runner in runners:
             now, seen = monotonic(), self._seen.get(tp)
@@ -170,7 +171,7 @@ class SnapshotTaker:
     def _turn(self, tp: TopicPartition, runner: Runner, seen: _Seen) -> _Seen:
         """Take a snapshot of a machine, if one is due. A failure is one sentence, and the log stays as it is."""
         now, pause_s = monotonic(), AGAIN.after(1 if tp in self.wanted else max(1, seen.failures))
-        # Those that are named may be lost, and with them all that is pending: they are looked at more often.
+        # The snapshots that the progress names are looked at more often: if they are lost, all pending timers may be.
         rests = [now < seen.tried_at + seconds for seconds in (pause_s, min(pause_s, FOOTER_S))]
         due = self._is_due(tp, runner, seen) and not rests[0]
         checks = runner.machine.progress.snapshot is not None and now >= seen.checked_at + FOOTER_S and not rests[1]
@@ -196,7 +197,8 @@ class SnapshotTaker:
             with self._log(tp, runner) as log:
                 self._trimmer.trim(tp, log, runner.record_bytes, partial(self._check_and_take, tp, runner))
         except Unreadable:
-            # A new snapshot is written at once. What is seen may have changed meanwhile.
+            # The next look checks the snapshot, and writes a new one. The entry of `_seen` may have changed meanwhile,
+            # so it is read again.
             self._seen[tp] = self._seen[tp]._replace(checked_at=monotonic() - FOOTER_S)
         except (*SNAPSHOT_FAILURES, Unwritten) as error:
             logger.warning("%s: its log is not trimmed now: %s", runner.name, _why(error))
@@ -224,7 +226,7 @@ class SnapshotTaker:
             return due
         written_ms = None if machine.progress.snapshot is None else self._pool.partition_metrics[tp].snapshot_ms
         age_s = -1.0 if written_ms is None else now_s - written_ms / 1000
-        if age_s < 0:  # there is none, or the clock of its broker was ahead
+        if age_s < 0:  # there is no snapshot, or its broker's clock was ahead
             age_s = monotonic() - seen.since
         settings = self._settings
         return is_outdated(
@@ -258,11 +260,12 @@ class SnapshotTaker:
             with closing(view):
                 footer = partial(footer_of, view, self._pool.parts.place_of(tp), fired_through)
                 new = log.write(view, footer, settings.snapshot_mb_per_s * 1e6)
-            # Else a machine that does not know yet what its log has lost names two, and the true older one is deleted.
+            # Without this question, a machine that does not know yet that its log lost records would name two new
+            # snapshots, and the last good one would be deleted.
             if not self._pool.parts.ask_log.has_same_log(tp, runner.machine):
                 raise Lost("its log has lost its end")
-            # A machine that was opened again is another runner: it never names what was begun before. The former newest
-            # one is looked at again: it may have lost its end while this one was written.
+            # A machine that was opened again has another runner, and never names a snapshot that was begun before. The
+            # former newest snapshot is looked at again: it may have lost its end while this one was written.
             is_whole = progress.snapshot is not None and log.has_footer(progress.snapshot)
             name = partial(with_named, new=new, newest_is_whole=is_whole)
             at_s = self._clock.boot_s()

@@ -194,7 +194,7 @@ def restored(
     """
     check_footer(snapshots.footer(named), named, place, progress)
     below = tuple(each for each in progress.settings if each.from_offset < named.applied)
-    # What is held is before that second; what has fired there is dropped afterwards.
+    # Held rows may be before that second. Rows before it that have fired are dropped afterwards.
     unfired = pack_key(0 if progress.holds else max(0, progress.fired_through[0]), 0)
 
     def pages() -> Iterator[Page]:
@@ -243,7 +243,7 @@ def compared(
         now, then = (None if entry is None else layout.unpack_entry(entry) for entry in entries)
         sides = (now, folded[0]), (then, newer[0])
         known = [entry if entry is not None and side.remembers(entry) else None for entry, side in sides]
-        if known[0] != known[1]:  # else one side has forgotten it already
+        if known[0] != known[1]:  # else neither side must remember the id any more
             different += 1
             if len(found) < MOST_NAMED:
                 found.append(f"the id {index_key[1:]!r} has {then} in the newer snapshot, and {now} by the log")
@@ -272,7 +272,7 @@ def _entries(store: SnapshotStore, check: Callable[[], None]) -> Iterator[tuple[
         for first in items:
             if first[0] >= layout.INDEX:
                 break
-            if first[0] >= layout.JOURNAL:  # small; it comes first, and is newer
+            if first[0] >= layout.JOURNAL:  # the journal is small; it is read first, because its entries are newer
                 journal |= msgpack.unpackb(first[1], use_list=False)
         newer = {layout.INDEX + id: entry for id, entry in journal.items()}
         left = sorted(newer, reverse=True)

@@ -170,7 +170,8 @@ _SESSION = {
     "tcp_keepalives_count": "3",
     # Else the lock would be held, and no row sent, while a client of another program holds the table.
     "lock_timeout": "10s",
-    # Those of a role or a database are for other programs: a relay waits, reads what has gathered, and retries nothing.
+    # Defaults of the role or the database are made for other programs. A relay is idle between rows, its transaction
+    # may last as long as a backlog takes, and it does not repeat a transaction after a serialization failure.
     "idle_session_timeout": "0",
     "transaction_timeout": "0",
     "default_transaction_isolation": "read committed",

@@ -169,7 +169,7 @@ class Driver:
         """Wait until the group has given this process its partitions, which takes seconds while others have them.
 
         Args:
-            within_s: how long, from the first call on: without brokers, each call would wait as long.
+            within_s: seconds to wait, counted from the first call: later calls do not wait as long again.
         """
         with self.lock:
             if self._joins_by_s is None:
@@ -201,10 +201,10 @@ class Driver:
         """Settle a delivery; False if it is over. It may wait for the next commit, and for the delivery's guard.
 
         Args:
-            end: what is counted; empty: nothing.
-            guarded: settles by the guard within a number of seconds.
+            end: the outcome that the metrics count, such as ACKED; empty: it is not counted.
+            guarded: settles a delivery that has a guard, within these seconds; returns whether it did.
             written: records that are written in the transaction in which the message is done.
-            after_s: seconds from now on that its lease lasts, or that it waits.
+            after_s: seconds until its lease ends, or until its next delivery.
         """
         deadline_s = self.now_s() + self._guards.timeout_s
         with self.lock:

@@ -392,9 +392,9 @@ class Ledger:
     def measure(self) -> None:
         """Raise ``read_limit`` as far as the metadata fits whatever subset of the read messages is done.
 
-        Acknowledgements only make the metadata shorter, so a limit counts until it is reached. If no offset is further
-        away than bits have room for, the limit needs no look at the messages. Else it does, and it is computed again
-        when the messages that were read or done since are a quarter of those that are open.
+        Acknowledgements only make the metadata shorter, so a limit stays valid until reading reaches it. While bits
+        have room for all open offsets, it is computed without looking at the messages. Otherwise it is computed from
+        all open messages, and again when the messages that were read or done since then are a quarter of the open ones.
         """
         if not self._done_ahead:
             first = next(iter(self._open), self.position)

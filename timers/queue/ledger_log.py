@@ -74,7 +74,7 @@ def signing(login: Mapping[str, Any], group: str, *, is_new: bool) -> Signing:
                 "a dead letter with the code unsigned. `timers queue redrive %s --code unsigned` delivers these",
                 *(topics.queue_ledger(group), name),
             )
-        number, secret = secrets.randbits(63), secrets.token_bytes(SIGNING_KEY_BYTES)  # no other key has the number
+        number, secret = secrets.randbits(63), secrets.token_bytes(SIGNING_KEY_BYTES)  # random: no other key has it
         write(login, group, [encode_key(group, number, secret)])
         give_up = monotonic() + _TIMEOUT_S
         while number not in (keys := read(login, group).keys):  # it may stand behind an open transaction

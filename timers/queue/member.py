@@ -216,7 +216,7 @@ class Member:
         """Settle a delivery. With records to be written it is bound to their transaction.
 
         Args:
-            after_s: seconds from now on that its lease lasts, or that it waits.
+            after_s: seconds until its lease ends, or until its next delivery.
         """
         if self.is_unconfirmed and how is not PUT_BACK and self._may_wait(delivery, how):
             return Verdict.UNSURE

@@ -205,9 +205,9 @@ class Layout(NamedTuple):
     """How parts of the text are written.
 
     Attributes:
-        first: the parts from here to before ``last`` are bits, so that the text is shortest.
-        characters: all parts then take so many at most.
-        characters_before_bits: as many as they take if further parts, which follow, are bits.
+        first, last: ``parts[first:last]`` are written as bits, the others as runs: no other choice is shorter.
+        characters: all parts take at most this many.
+        characters_before_bits: all parts take at most this many if parts that follow them are bits.
     """
 
     first: int

@@ -108,10 +108,11 @@ class Signing:
         return [*own, (SIGNATURE, b"%d.%b" % (self._number, signed))]
 
     def identity(self, own: Identity, key: bytes | None, value: bytes | None, headers: Sequence[Header]) -> Identity:
-        """Return what a record on the topic of returns is.
+        """Return which message a record on the topic of returns is.
 
         Args:
-            own: what it is if its headers do not count: a message of its own, with a doubt.
+            own: the identity of a message that somebody wrote to this topic directly. It is returned, with the doubt,
+                if the signature is missing or wrong.
         """
         found = h.last(headers, SIGNATURE)
         if found is None:

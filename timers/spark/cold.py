@@ -308,7 +308,7 @@ def delete_promoted(spark: SparkSession, tables: ColdTables, before_s: int) -> i
 def _delete(spark: SparkSession, path: str, sources: DataFrame, before_s: int) -> int:
     """Delete the rows of some requests that are due before ``before_s``; count them. Other files are not rewritten.
 
-    In a table without partitions each append conflicts with each deletion, whatever rows this one looks for. So the
+    In a table without partitions each append conflicts with each deletion, also if they have no row in common. So the
     rows are found first, and deleted in steps that are short beside the time between two appends of `hold`: what a step
     has deleted stays deleted.
     """

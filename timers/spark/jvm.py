@@ -190,7 +190,8 @@ class _Listener:
         self._on_progress, self._on_idle = on_progress, on_idle
 
     @cached_property
-    def _jlistener(self) -> Any:  # PySpark reads it once Java can call Python
+    def _jlistener(self) -> Any:
+        # PySpark reads this property after it has started the server through which Java calls Python: not before.
         jvm: Any = SparkContext._jvm
         return jvm.PythonStreamingQueryListenerWrapper(self)
 

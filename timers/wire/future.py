@@ -43,7 +43,7 @@ def decode(records: Sequence[Any], max_request_bytes: int, *, drops_schema_ids: 
         drops_schema_ids: whether callbacks of a ``Future`` are without :data:`timers.wire.headers.SCHEMA_IDS`.
     """
     by_due: RowsByDue = {}
-    by_key: dict[bytes | None, list[Row]] = {}  # several keys may share a list: "7" and "007" are one second
+    by_key: dict[bytes | None, list[Row]] = {}  # several keys may share a list: "7" and "007" name one second
     rejections: list[Rejected] = []
     legal: set[str] = set()
     legal_bytes: dict[bytes, str] = {}

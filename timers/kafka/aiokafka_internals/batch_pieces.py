@@ -198,7 +198,8 @@ def _snappy(data: memoryview) -> Iterator[bytes]:
         return
     at = _XERIAL_HEADER_BYTES
     while at + 4 <= len(data):
-        if data[at : at + 4] == _XERIAL[:4]:  # a length is not negative
+        # The header of a further stream: as a length, these bytes would be negative.
+        if data[at : at + 4] == _XERIAL[:4]:
             at += _XERIAL_HEADER_BYTES
             continue
         size = unpack_from(">i", data, at)[0]

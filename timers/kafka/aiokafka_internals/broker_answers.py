@@ -156,7 +156,7 @@ class BrokerAnswers:
             raise errors.NodeNotReadyError(broker)
         of_another = self._pings.get(broker)
         if of_another is not None and not of_another.done():
-            with suppress(KafkaError):  # that connection may have failed, and no other
+            with suppress(KafkaError):  # only the other producer's connection may have failed
                 await asyncio.shield(of_another)
         if not self._is_fresh(broker):
             await asyncio.shield(self._start_ping(producer, broker))
@@ -204,7 +204,7 @@ class BrokerAnswers:
             answers = not any(await self.absent(producer, [broker], GROUP_ANSWER_S))
         if not answers:
             producer._sender._coordinator_dead(CoordinationType.GROUP)
-        if self._refused_offsets:  # it has always answered: what it does with these offsets counts
+        if self._refused_offsets:  # it answers, but refused offsets: note_offsets() decides
             return answers
         if answers == was_absent:
             _say(group, "answers again" if answers else f"does not answer: {_NOT_UPDATED}")
@@ -228,7 +228,7 @@ class BrokerAnswers:
             if self._refused_offsets:
                 _say(group, "takes offsets again")
                 self._refused_offsets, self._group_from = 0, 0.0
-        elif began_s > self._refused_at:  # else the attempt was made beside another one that failed
+        elif began_s > self._refused_at:  # else the attempt began before the last refusal: both count as one
             if not self._refused_offsets:
                 _say(group, f"takes no offsets ({error!r}): {_NOT_UPDATED}")
             self._refused_offsets, self._refused_at = self._refused_offsets + 1, monotonic()

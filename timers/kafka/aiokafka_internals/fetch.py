@@ -282,7 +282,7 @@ class UncopiedRecords(fetcher.PartitionRecords):
             if self._in_pieces.on_unreadable(self._tp, damage):
                 self.next_fetch_offset = damage.read_on_from
             else:
-                self.finished = True  # it is fetched again: another leader may have another copy
+                self.finished = True  # the batch is fetched again: another leader may have a copy that can be read
         return found
 
     def _collect(self, found: Records) -> None:
@@ -294,7 +294,7 @@ class UncopiedRecords(fetcher.PartitionRecords):
                     break
             piece = next(self._pieces, None)
             if piece is None:
-                # Compaction may have removed the last record of the batch, so its header says where it ends.
+                # Compaction may have removed the last record of the batch, so its end is taken from its header.
                 self.next_fetch_offset, self._pieces = self._end_of_batch, None
                 continue
             records, size = piece

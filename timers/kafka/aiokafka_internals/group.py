@@ -187,7 +187,7 @@ async def describe(send: Send, group: str) -> DescribedGroup:
                 continue
             if answer["error_code"]:
                 raise for_code(answer["error_code"])(answer["error_message"])
-        # The broker does not know the request, or has switched this kind of groups off.
+        # The broker does not know the request, or groups of this kind are switched off there.
         except UNKNOWN_REQUEST_ERRORS:
             continue
         return DescribedGroup(answer["state"], [_other_member(kind, each) for each in answer["members"]], kind)

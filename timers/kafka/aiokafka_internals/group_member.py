@@ -248,7 +248,7 @@ class GroupMember:
         if not self.in_group:
             return False
         if self.taken and self._is_new:
-            return None  # others may have got what the last deal gave to it, and this is not known now
+            return None  # other members may have got its partitions meanwhile
         try:
             await self._beat()
         except KafkaError:
@@ -283,7 +283,7 @@ class GroupMember:
                 continue
             try:
                 group = await self.describe()
-            except Exception as error:  # also one that no code expects: the sentence without names stays
+            except Exception as error:  # after any error the message stays as it is, without the names of the members
                 logger.debug("who has the group %s is not known: %r", self._group, error)
                 continue
             if not group.is_taken:
@@ -367,7 +367,7 @@ class GroupMember:
         had_asked, self._asked = self._asked, True
         try:
             joined = await self._send(request, REBALANCE_S + JOIN_MARGIN_S)
-        except NodeNotReadyError:  # not sent, so another member may still have the name
+        except NodeNotReadyError:  # the request was not sent, so another member may still have the name
             self._asked = had_asked
             raise
         if joined.error_code == MemberIdRequired.errno:
@@ -445,7 +445,7 @@ class GroupMember:
         joined = {id: Joined(*subscription_of(metadata)) for id, _, metadata in members}
         topics = self._topics.union(*(each.topics for each in joined.values()))
         self._client.set_topics(topics)
-        with contextlib.suppress(TimeoutError):  # what the client knows of the partitions may be old
+        with contextlib.suppress(TimeoutError):  # refresh the metadata: the number of partitions may be old
             async with asyncio.timeout(ANSWER_S):
                 await self._client.force_metadata_update()
         self._counts = {topic: self._count(topic) for topic in topics}
@@ -527,8 +527,8 @@ def taking_part(
         What returns :attr:`GroupMember.taken`: then other processes may not see this one.
     """
     members: list[GroupMember] = []
-    # Without topics, a broker of 4.2 could not remove a member of KIP-848: it takes its leaving, and the end of its
-    # session, for an error, because it has dealt nothing to this one.
+    # Without topics, a broker of 4.2 could not remove a member of KIP-848 from the group: because it has dealt nothing
+    # to this member, it would take that member's leaving, and the end of its session, for an error.
     topics = [topic for topic, count in partitions.items() if count]
     thread = LoopThread(f"member-of-{group}")
 

@@ -84,7 +84,7 @@ async def _listed(client: Any, broker: int) -> list[tuple[str, str]]:
     """Id and kind of each group that a broker coordinates."""
     try:
         answer = await client.send(broker, ListAllGroups([], [], {}))
-    except UNKNOWN_REQUEST_ERRORS:  # it knows no other kinds
+    except UNKNOWN_REQUEST_ERRORS:  # the broker knows no other kinds of groups
         answer = await client.send(broker, ListGroupsRequest())
     if answer.error_code:  # a group of this broker may read the topic, too
         raise for_code(answer.error_code)(f"broker {broker} does not list its groups")
@@ -112,7 +112,8 @@ async def _readers(
     for said in answer.to_object()["groups"]:
         places = [place for each in said["topics"] if each["topic"] == topic for place in each["partitions"]]
         codes = {said["error_code"], *(place["error_code"] for place in places)}
-        codes -= {0, GROUP_ID_NOT_FOUND, UnknownTopicOrPartitionError.errno}  # it has gone, or has read nothing there
+        # The group has gone, or has read nothing in the topic.
+        codes -= {0, GROUP_ID_NOT_FOUND, UnknownTopicOrPartitionError.errno}
         # The first offset of a group may be in a transaction that is open.
         if UNSTABLE_OFFSET_COMMIT in codes or any(
             not place["error_code"] and (kind == SHARE or place["offset"] >= 0) for place in places

@@ -155,14 +155,14 @@ async def look(
         if found:
             named = await looking.ask_coordinators({each.producer_id for each in found})
             found = [each._replace(**named.get((each.producer_id, *each[:2]), {})) for each in found]
-            # One that has ended between the two questions is named by no coordinator either.
+            # A transaction that ended between the two questions is named by no coordinator either.
             places = {each[:2] for each in found if not each.id}
             again = {leader: [place for place in of if place in places] for leader, of in leaders.items()}
             still = {each[:3] for each in await looking.ask_leaders(again)}
             found = [each for each in found if each.id or each[:3] in still]
     finally:
         await sessions.end_in_time(client.close())
-    # Its producer has written just now, and only a coordinator would know since when it is open.
+    # The producer has written just now, so only a coordinator would know since when the transaction is open.
     looking.leave_out(_NO_START, [each[:2] for each in found if each.since_ms >= before_ms and not each.id])
     known = [each for each in found if each.since_ms < before_ms]
     return Looked(sorted(known, key=lambda each: each.since_ms), looking.unknown())

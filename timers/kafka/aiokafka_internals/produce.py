@@ -142,7 +142,7 @@ def note_answer(sending: Any, response: Any, version: int = 1) -> None:
     for topic, partitions, *_ in response.topics:
         for partition, code, offset, *others in partitions:
             (short.add if is_of_replicas(code, others if version == 2 else ()) else short.discard)((topic, partition))
-            if offset >= 0:  # so says a broker that has appended the batch, also if its copies came too late
+            if offset >= 0:  # a broker gives an offset if it has appended the batch, also if the copies came too late
                 first.setdefault((topic, partition), offset)
     throttled_ms = getattr(response, "throttle_time_ms", 0)
     if throttled_ms > 0:
@@ -176,7 +176,7 @@ async def transact(
     """
     track_topics(producer, batches)
     answering = await check_leaders(producer, answers, batches)
-    if road.version == 2 and answers.transaction_version == 1:  # so a broker said just now
+    if road.version == 2 and answers.transaction_version == 1:  # a broker has just answered that the version is 1
         raise Lost(f"{producer._txn_manager.transactional_id}: the brokers have changed transaction.version")
     # The transaction could not end either if the group's partition of the offsets topic had no leader.
     with_offsets = bool(offsets) and await answers.has_coordinator(producer, group)
@@ -501,7 +501,7 @@ async def end(producer: AIOKafkaProducer, request: Any, *, committed: bool, repe
             does = Does.LOOK if answer is None else effect_of(answer.error_code)
             if does is Does.DONE:
                 break
-            if does is Does.LOOK:  # also a coordinator that moves may have ended it before
+            if does is Does.LOOK:  # a coordinator that moves may have ended the transaction before
                 is_unsure = True
                 if answer is None and not repeats:
                     raise errors.RequestTimedOutError("the coordinator did not answer the end of a transaction")

@@ -132,7 +132,7 @@ class CircuitBreaker:
             OpenCircuit(
                 topic, each.code, each.reason, each.failures, now - each.since, each.until - now, each.new_from - now
             )
-            for topic, each in list(self._circuits.items())  # another thread may change it
+            for topic, each in list(self._circuits.items())  # a copy: another thread may change the dictionary
         ]
 
     def merge(self, circuits: Iterable[OpenCircuit]) -> None:
@@ -165,7 +165,8 @@ class CircuitBreaker:
         closed = {}
         for topic in topics:
             circuit = self._circuits.get(topic)
-            if circuit is not None and circuit.until <= now:  # else it was sent before it failed: it may still fail
+            # Else the record was sent before the circuit opened, so the topic may still fail.
+            if circuit is not None and circuit.until <= now:
                 del self._circuits[topic]
                 closed[topic] = now - circuit.since
         return closed

@@ -181,7 +181,7 @@ class Policy:
             if self.unanswered:
                 self.transaction.wait_for(self.unanswered)
                 self.end_wait()
-            callbacks, self.callbacks = self.callbacks, []  # the next rows get their memory
+            callbacks, self.callbacks = self.callbacks, []  # the batch takes the list, and the next rows get a new one
             refusals = self.transaction.commit(progress, callbacks)
             if refusals is None:
                 return

@@ -132,14 +132,14 @@ class TransactionalProducer:
                 await self._choose_road(producer)
         except (TimeoutError, UnsupportedVersionError) as error:
             await close_at_once(producer, CLOSE_TIMEOUT_S)
-            # The other error: transaction.version is 0 now, and so the coordinator cannot note what is of version 2.
+            # The other error: transaction.version is 0 now, so the coordinator cannot store a transaction of version 2.
             why = f"within {OPEN_TIMEOUT_S:.0f} s" if isinstance(error, TimeoutError) else repr(error)
             raise Lost(
                 f"the coordinator of {self._transactional_id!r} did not let it begin ({why}): "
                 f"`kafka-transactions.sh describe --transactional-id {self._transactional_id}` shows the transaction "
                 "that it waits for (docs/operations.md#a-hanging-transaction)"
             ) from None
-        except BaseException:  # also after a cancel: the producer would ask for metadata without end
+        except BaseException:  # also after a cancel: a producer that is not stopped would ask for metadata without end
             await close_at_once(producer, CLOSE_TIMEOUT_S)
             raise
         self._producer = producer

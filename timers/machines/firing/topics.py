@@ -170,7 +170,7 @@ class Targets:
                 if is_sure and topic not in self.circuit_breaker:
                     self.usable[topic] = count
                 return count
-            self._forget(topic)  # looked up again before the next attempt
+            self._forget(topic)  # the topic is looked up again before the next attempt
         self.open_circuit(topic, LeaderNotAvailableError())
         return self.circuit_breaker.problem(topic, retried=retried) or count
 
@@ -195,7 +195,7 @@ class Targets:
             return DeliveryProblem("topic-unknown", f"topic {topic!r} was deleted, and is made anew", 0.0)
         if not self._settings.create_target_topics:
             return DeliveryProblem.unknown(topic)
-        self._creator.request(topic)  # timers of other topics must not wait for it
+        self._creator.request(topic)  # in the background: timers of other topics must not wait for a new topic
         why = self._not_created.get(topic)
         reason = "is being created" if why is None else f"cannot be created: {why}"
         return DeliveryProblem("topic-unknown", f"callback topic {topic!r} {reason}", 0.0)
@@ -261,7 +261,7 @@ class Targets:
             elif topic in self.own and isinstance(error, LeaderNotAvailableError):
                 self._avoid((topic, partition) for partition in error.args[1:])
             elif topic in self.own and isinstance(error, UnknownTopicOrPartitionError):
-                self._ask()  # it was deleted, or made anew with fewer partitions
+                self._ask()  # the topic was deleted, or made anew with fewer partitions
             elif self.own & failed.keys():
                 continue  # the engine's topics fail too, so the brokers are the cause
             elif isinstance(error, UnknownTopicOrPartitionError):
@@ -288,13 +288,14 @@ class Targets:
         """Look up ``topic`` again before the next sending: it, or a partition of it, was missing."""
         with self._changed:
             now = monotonic()
-            # Reports of several machines about one failure count once: brokers must have listed it in between.
+            # Reports of several machines about one failure count once: before the next report counts, brokers must have
+            # listed the topic.
             is_repeated = self._forget(topic) and now - self._forgotten.get(topic, -math.inf) < MISSING_TWICE_S
             self._forgotten = {name: since for name, since in self._forgotten.items() if now - since < MISSING_TWICE_S}
             self._forgotten[topic] = now
             self.usable.pop(topic, None)
             self.max_message_bytes.pop(topic, None)
-        if is_repeated:  # the brokers do not agree on it yet
+        if is_repeated:  # some brokers list the topic, and others do not yet
             self.open_circuit(topic, UnknownTopicOrPartitionError())
 
     def refresh(self) -> None:
@@ -375,7 +376,8 @@ class Targets:
         with self._changed:
             is_repeated = False
             while missing := [topic for topic in topics if self._answer(topic) is None]:
-                if not self._is_asking and not is_repeated:  # one that another question has found: it is not described
+                # A topic that another question has found has no configuration yet.
+                if not self._is_asking and not is_repeated:
                     is_repeated = True
                     self._ask(*missing)
                 left_s = self._silent_since + ANSWER_S - monotonic()
@@ -444,7 +446,7 @@ class Targets:
                 oldest = oldest_ms(self._admin, described, CONFIG_ANSWER_S)
                 names = described
                 break
-            except KafkaException as error:  # one of the others was deleted, or the broker does not say
+            except KafkaException as error:  # another topic of the request was deleted, or no broker answered
                 if code_of(error) in UNREACHABLE:
                     until, is_sure = monotonic() + AVOIDED_S, False
                     break

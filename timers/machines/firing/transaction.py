@@ -527,7 +527,7 @@ class Transaction:
             request = found.get(origin.request)
             if code == LOST_FROM_LOG and (topics.parse_source(origin.request) or ())[:2] == self.machine:
                 if request is not None:
-                    continue  # the log has it, and it fires
+                    continue  # the log has the request, so its timer fires
                 if origin.request in found:
                     raise Lost(f"{origin.request} cannot be looked for in the log: its partition has no leader")
             if request is None and origin.request in found:

@@ -190,7 +190,7 @@ class LocalSource:
         except Lost:
             raise NoAnswer("the brokers did not return its records in time") from None
         finally:
-            is_over.set()  # the thread goes on if this task is cancelled
+            is_over.set()  # a cancel of this task does not end its thread
         sent = records.get(source)
         if isinstance(sent, DeletedRequest):
             return await self._find_pending(offset, lookup.with_value, until)
@@ -254,7 +254,7 @@ class LocalSource:
             raise NoAnswer("its worker has just closed it") from None
         except NoAnswer:
             raise
-        except Exception:  # the machine goes on, and logs it if its store is broken
+        except Exception:  # the machine goes on: it logs the error itself if its store is damaged
             logger.exception("%s/%d: a question was not answered", *self.place[:2])
             raise NoAnswer("its worker cannot read it; see that worker's log") from None
 
@@ -514,7 +514,7 @@ class Queries:
                     if reads and ((monotonic() > end_at and tp not in begun) or len(counts) >= MAX_COUNTS):
                         through = (after[0], *tp, after[1])
                         break
-                    reads += 1  # at least one, so that each answer has a later `next`
+                    reads += 1  # at least one read for each answer, so that each answer has a later `next`
                     try:
                         read: Awaitable[Counts] = begun.pop(tp) if tp in begun else owner[tp].count(query, tp, after)
                         found, after = await read

@@ -220,11 +220,11 @@ def find_record(
     if timer_id is None:
         state = wire.FIRED if past else wire.COLD if cold and latest is None else None
     elif latest is None:
-        state = None if past else wire.REPLACED  # it may have fired too: old ids are forgotten
+        state = None if past else wire.REPLACED  # past: its id is forgotten, so it fired or was replaced
     elif latest[:2] == key:
         state = wire.COLD if cold else wire.FIRED
     elif version is not None and version == request_of(latest) and offset < offset_of(latest):
-        state = wire.FIRED  # or it is among those that were missed
+        state = wire.FIRED  # or it is one of the missed occurrences
     else:
         state = wire.REPLACED
     return None if state is None else (state, None)
@@ -308,7 +308,7 @@ def _row(machine: Machine, key: OrderKey) -> Row | None:
 
 
 def _check_recovered(machine: Machine) -> None:
-    if machine.recovering:  # its pending timers are not known yet
+    if machine.recovering:  # the pending timers of a machine that recovers are not known yet
         raise NoAnswer("its log is being read again")
 
 

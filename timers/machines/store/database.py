@@ -78,7 +78,7 @@ def alone(path: Path) -> Iterator[None]:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context(path.with_name(f"{path.name}.lock").open("a"))
-            fcntl.flock(file, fcntl.LOCK_EX)  # the system releases it when the process ends
+            fcntl.flock(file, fcntl.LOCK_EX)  # the system releases the lock when the process ends
         except OSError as error:
             raise failure(path, error) from error
         held.add(path)
@@ -201,7 +201,8 @@ class Database:
     @staticmethod
     def wipe(path: Path) -> None:
         """Delete a closed database, if it is there."""
-        (path / "CURRENT").unlink(missing_ok=True)  # without it, RocksDB opens nothing after a crash here
+        # Without this file RocksDB opens nothing, also after a crash in the next lines.
+        (path / "CURRENT").unlink(missing_ok=True)
         if path.exists():
             shutil.rmtree(path)
 
@@ -298,7 +299,8 @@ class Database:
             StoreDamaged: RocksDB takes no more writes, for example because a compaction found a damaged block.
         """
         number = self.rdict.property_int_value
-        while any(map(number, _STALLS)) and not number("rocksdb.background-errors"):  # then the write says what it is
+        # With such an error, the write below raises it.
+        while any(map(number, _STALLS)) and not number("rocksdb.background-errors"):
             sleep(STALL_POLL_S)
         try:
             self.rdict.write(batch, self._write_options)
@@ -360,7 +362,7 @@ class Database:
                 self._close()
             if self._condemned:
                 shutil.rmtree(self._path, ignore_errors=True)  # the rest is deleted before the next opening
-                self._condemned = False  # another one may be there when this one is closed a second time
+                self._condemned = False  # a second close must not delete a store that was made there since
 
     def _close(self) -> None:
         try:

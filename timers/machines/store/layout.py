@@ -94,7 +94,7 @@ def journal_key(number: int) -> bytes:
 
 def pack_entry(entry: Entry) -> bytes:
     """The value of an entry of the index. Inverse: :func:`unpack_entry`."""
-    if (chain := chain_of(entry)) is not None:  # it is written each time the timer fires
+    if (chain := chain_of(entry)) is not None:  # the entry is written each time the timer fires
         due_s, offset, append_s, version, digest, begun_s = chain
         packed = _CHAIN.pack(due_s, offset, append_s, _DEFINITION + version, digest, begun_s)
         return packed if chain is entry else packed + b"\1"

@@ -20,7 +20,7 @@ def _size(entries: Mapping[bytes, Entry | None]) -> int:
     size = sum(map(len, entries)) + ENTRY_BYTES * len(entries)
     if (
         message_of(next((entry for entry in entries.values() if entry is not None), None)) is None
-    ):  # all entries of an index are of one kind
+    ):  # one entry shows the kind of all entries of an index
         return size
     return size + sum(len(key) + len(value) for key, value in filter(None, map(message_of, entries.values())))
 
@@ -87,7 +87,7 @@ class IndexJournal:
         found: dict[bytes, Entry | None] = {}
         missing = []
         for id in ids:
-            if id in known:  # then it is in neither set
+            if id in known:  # a known id is in neither set
                 found[id] = known[id]
             elif id in newer:
                 found[id] = newer[id]

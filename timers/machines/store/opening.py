@@ -132,7 +132,7 @@ class Stores:
         path, unseen = path.with_name(f"{path.name}.copy"), Condemnations()
         with alone(path):
             if path.exists():
-                self._opened(path, tp, unseen).close()  # else a process was killed while it had it open
+                self._opened(path, tp, unseen).close()  # else a process was killed while it had the store open
                 Database.wipe(path)
             store.copy(path)
             return self._opened(path, tp, unseen)
@@ -174,7 +174,7 @@ def close_store(store: RocksStore) -> None:
         store.close()
     except StoreError as error:  # not fatal: requests that were not flushed are read again
         logger.warning("%s", error)
-    except Exception:  # a bug: it must not stop other partitions
+    except Exception:  # a bug in one store must not stop other partitions
         logger.exception("a store did not close")
 
 
@@ -184,7 +184,7 @@ def closed_if_it_fails(held: RocksStore) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        forget_frames(error)  # they may keep its files
+        forget_frames(error)  # frames of the traceback may keep the store's files open
         close_store(held)
         raise
 
@@ -208,7 +208,8 @@ def open_partition(
         records, progress, ends = log.read_one(tp, after_fence=after_fence)
         is_new = tp not in records or topic_id_of(records[tp]) != cluster.topic_ids[tp[0]]
         if stores.indexed(tp) and not stores.formats[tp[0]].partitions_may_increase:
-            if not progress.knows(PARTITION_COUNT):  # a new partition: the others know the former number
+            # A new partition: the progress of the other partitions has the former number.
+            if not progress.knows(PARTITION_COUNT):
                 others = ((tp[0], partition) for partition in range(cluster.partitions[tp[0]]))
                 records = log.read(others, after_fence=False, only_some=True)  # a new app opens hundreds
             log.check_partitions(tp, records)
@@ -254,7 +255,7 @@ class Opening(NamedTuple):
             return Opened(progress, store, low)
         usable = use is not StoreUse.EMPTY and catch_up(store, progress, indexed=self.stores.indexed(self.tp))
         applied = store.applied if usable else 0
-        # Before the store is emptied: it may be the only one that holds what the log lacks.
+        # Before the store is emptied: no other store may hold the requests that the log lacks.
         owned = min(applied, self.stores.committed.get(self.tp, applied))
         checked = self.log.check_doubt(self.tp, progress, owned, self.compacted)
         if checked.doubt != progress.doubt:
@@ -425,7 +426,7 @@ class _Restoring(NamedTuple):
         """Returns the progress and the store with which the machine goes on."""
         progress, store, low, is_new = self.opened
         quicker = () if store.applied < low else to_restore(progress, store, low)
-        # The copy of an empty store takes no more room than what its log would fill.
+        # The room on the disk is not checked for an empty store: to read its log would fill as much as the copy does.
         if quicker and store.applied and (why := lacks_room(store_path(self.stores.settings, self.tp), quicker[:1])):
             logger.warning("%s: its log is read on, although a restore is quicker: %s", partition_name(*self.tp), why)
         else:

@@ -229,7 +229,7 @@ class RocksStore:
         pending, journal, last = 0, self._journal, dict[bytes, bytes]()
         for part in (page[at : at + RESTORE_ENTRIES] for page in pages for at in range(0, len(page), RESTORE_ENTRIES)):
             batch = WriteBatch(raw_mode=True)
-            if part[0][0] >= INDEX and part[-1][0] < OTHER:  # all are ids, of which there may be many millions
+            if part[0][0] >= INDEX and part[-1][0] < OTHER:  # only ids, of which there may be many millions
                 deque(starmap(batch.put, part), maxlen=0)
             else:
                 for key, value in part:
@@ -380,7 +380,7 @@ class RocksStore:
         numbers = U64.unpack_from
         for key, value in self._db.items(next_key(after), next_key((until_s, MAX_OFFSET))):
             if (group := one_target(value)) and passes(numbers(key)[0], *group):
-                if scanned and scanned[-1][1]:  # what is deleted together ends here
+                if scanned and scanned[-1][1]:  # the rows that are deleted together end here
                     scanned.append((key, 0))
                 continue
             rows = self._decoded(unpack, value)
@@ -448,7 +448,8 @@ class RocksStore:
         self._write(batch, self.pending - count, self.applied)
 
     def row(self, key: OrderKey) -> Row | None:
-        value = self._db.get(pack_key(*key))  # it is the first one of its entry, as all that came alone
+        # Most rows are the first of their entry, as each row is that was written alone: then one read finds it.
+        value = self._db.get(pack_key(*key))
         if value is None:
             found = self._db.last_between(pack_key(key[0], 0), pack_key(*key))
             value = None if found is None else self._db.get(found)

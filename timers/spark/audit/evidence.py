@@ -92,7 +92,8 @@ class Evidence:
         if without_request and self._named():
             if self._schedules is not None:
                 firings = outcomes.without_compacted(firings, self._schedules)
-            named = reduce(DataFrame.unionByName, self._named())  # several topics may use the same id
+            # A firing may name only its id, and several request topics may have versions of it: one join compares all.
+            named = reduce(DataFrame.unionByName, self._named())
             self._firings = self._kept.on_disk(outcomes.with_requests(firings, named, self._letters))
         return int(count)
 

@@ -504,7 +504,7 @@ class _Job:
         """Commit the records of some plans, and bring the timers up to them.
 
         Args:
-            as_of_ms: everything of before this time is read then; None: it is not.
+            as_of_ms: after this commit, all records from before this time have been read; None: that is not so yet.
             again_s: seconds until the next commit at the latest; None: there is none.
         """
         begun, known = monotonic(), self._known

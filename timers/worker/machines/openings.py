@@ -155,7 +155,8 @@ class Openings:
             to_release.callback(close_store, opened.store)
             release = to_release.pop_all().close
         found = (FROM_SNAPSHOT if is_restored else FROM_STORE) if opened.store.applied > opened.low else FROM_LOG
-        if fences:  # what it was read ahead from counts, not what was read since
+        # The metric names what the reading ahead began with (store, snapshot or log), not the store that it has left.
+        if fences:
             metrics.opened_from, metrics.ahead_from, metrics.opened_at = metrics.ahead_from or found, "", monotonic()
         else:
             metrics.ahead_from = found

@@ -253,7 +253,7 @@ class Pool:
         if anew:
             for runner in self.runners.values():
                 runner.commit_soon()
-        await self._released(closing)  # no other deal waits for it
+        await self._wait_until_released(closing)  # no other deal waits for it
 
     def _take_away(self, partitions: Iterable[Partition]) -> list[Partition]:
         """Let go of what fires: each machine fires until its new owner, which reads ahead, fences it, and is closed
@@ -267,7 +267,7 @@ class Pool:
                 closing.append(each)
         return closing
 
-    async def _released(self, partitions: Iterable[Partition]) -> None:
+    async def _wait_until_released(self, partitions: Iterable[Partition]) -> None:
         """Wait until what was told to end has released the stores."""
         for each in partitions:
             while each.life.state in RELEASING and not each.task.cancelled():
@@ -292,7 +292,7 @@ class Pool:
                 not answer. Then the machines fire for :data:`UNKNOWN_S`.
         """
         self._ended = True
-        await self._released(self._take_away(self._lives.values()))
+        await self._wait_until_released(self._take_away(self._lives.values()))
         began_at, fired, before = monotonic(), len(self.runners), self._taken_over
         known_at = began_at
         while self.runners and monotonic() < began_at + HANDOVER_S:
@@ -381,7 +381,7 @@ class Pool:
         self.recoveries.close()
         for each in self._lives.values():
             self._on(each, Event.TAKEN)
-        await self._released(self._lives.values())
+        await self._wait_until_released(self._lives.values())
         reader_closed = self._openings.in_thread(self.parts.request_reader.close)
         try:
             await asyncio.gather(self._log_end_ticks.close(), self._lineage_watch.close(), reader_closed)

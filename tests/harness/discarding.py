@@ -29,7 +29,7 @@ class DiscardingProducer:
 
     def close(self) -> None: ...
 
-    def keep_waiting(self) -> bool:
+    def beat_and_may_wait(self) -> bool:
         return True
 
     def await_quota(self) -> None: ...
@@ -53,7 +53,7 @@ class UsableTopics:
     def route(self, topic: str, *, retried: bool) -> int:
         return self.usable[topic]
 
-    def wait(self, topics: Collection[str], keep_waiting: Callable[[], bool]) -> None: ...
+    def wait(self, topics: Collection[str], may_wait: Callable[[], bool]) -> None: ...
 
     def refresh(self) -> None: ...
 

@@ -152,8 +152,8 @@ def test_what_was_accepted_at_a_limit_is_moved_to_the_retry_topic_and_rebuilt_at
     row = schedule.callback_row(row, b"schedules") if request_format.topic_is_compacted else row
     origin = Origin(*origin_of(row, due_s, "requests/0/5"))
     value, sent = future.encode_retry(*row[1:5], origin)
-    assert RETRY.value_limit is not None
-    moved = RETRY.newest([RequestRecord(9, b"7", value, sent, 0)], RETRY.value_limit)
+    assert RETRY.own_max_request_bytes is not None
+    moved = RETRY.newest([RequestRecord(9, b"7", value, sent, 0)], RETRY.own_max_request_bytes)
     assert [each[1:5] for each in moved.rows[7]] == [row[1:5]]
     key, value, sent = request_format.rebuild_request(row, origin)
     assert len(value) <= limit

@@ -362,4 +362,4 @@ def test_progress_records_keep_the_doubt() -> None:
 
 def test_an_index_of_conditions_remembers_by_its_longest_retention() -> None:
     rig = MachineRig(BY_ID)
-    assert rig.machine._index is not None and rig.machine._index.remembered_s == 86_400
+    assert rig.machine._index is not None and rig.machine._index.id_retention_s == 86_400

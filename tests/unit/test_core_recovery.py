@@ -112,16 +112,16 @@ def test_a_replay_uses_the_settings_of_the_first_read() -> None:
 
 def test_the_limit_of_a_format_counts_from_the_offset_at_which_it_was_first_used() -> None:
     """As that of the retry topic: an older worker has judged its records with the setting."""
-    rig = NativeRig(NATIVE._replace(value_limit=5000))
+    rig = NativeRig(NATIVE._replace(own_max_request_bytes=5000))
     rig.open(request_format=NATIVE)
     rig.observe(0)
     rig.ask(5, value=bytes(200))
     rig.machine.accept(rig.fetch())
-    rig.open(request_format=NATIVE._replace(value_limit=5000))
+    rig.open(request_format=NATIVE._replace(own_max_request_bytes=5000))
     rig.observe(0)
     rig.ask(5, value=bytes(200))
     rig.machine.accept(rig.fetch())
-    assert rig.machine.value_limit == 5000
+    assert rig.machine.largest_value_limit == 5000
     history = (SettingChange(MAX_REQUEST_BYTES, 0, 100), SettingChange(MAX_REQUEST_BYTES, 1, 5000))
     assert rig.outbox.progress.settings == history
     for wipe in (False, True):

@@ -294,7 +294,7 @@ class SimRequests:
     def __init__(self, leaderless: str) -> None:
         self._leaderless = leaderless
 
-    def find(self, timers: Iterable[tuple[Row, Origin]], keep_waiting: Any) -> dict[str, RequestRecord | None]:
+    def find(self, timers: Iterable[tuple[Row, Origin]], may_wait: Any) -> dict[str, RequestRecord | None]:
         record = RequestRecord(5, b"1", b"as sent", None, 0)
         return {origin.request: None if self._leaderless in origin.request else record for _, origin in timers}
 

@@ -335,8 +335,8 @@ class SimRequestReader:
         assert value_limit(None) == settings.max_request_bytes
         self.closed = False
 
-    def read(self, sources: list[str], keep_waiting: Callable[[], bool]) -> dict[str, RequestRecord | DeletedRequest]:
-        assert keep_waiting()
+    def read(self, sources: list[str], may_wait: Callable[[], bool]) -> dict[str, RequestRecord | DeletedRequest]:
+        assert may_wait()
         if sources == ["timer-request/0/8"]:
             raise Lost("timer-request/0 has no leader")
         whole = RequestRecord(2, b"1", b"whole", [], 5)

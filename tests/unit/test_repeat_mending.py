@@ -105,8 +105,8 @@ def test_a_timer_whose_record_is_deleted_ends_with_a_dead_letter() -> None:
     gone = sim.log[0].offset
     read_again = sim._kafka.read_again
 
-    def deleted(sources: object, keep_waiting: object) -> dict[str, object]:
-        found = read_again(sources, keep_waiting)  # type: ignore[arg-type]
+    def deleted(sources: object, may_wait: object) -> dict[str, object]:
+        found = read_again(sources, may_wait)  # type: ignore[arg-type]
         lost = Deleted(len(sim.log))
         return {source: lost if source == f"{TOPIC}/0/{gone}" else record for source, record in found.items()}
 
@@ -148,7 +148,7 @@ def test_a_timer_ends_once_all_is_read_that_the_log_had(monkeypatch: pytest.Monk
     """On a busy topic the log is never read to its present end."""
     sim = each_1000_s(5)
     sim.lose(1)
-    ahead = lambda kafka, sources, keep_waiting: dict.fromkeys(sources, Deleted(len(sim.log) + 1))  # noqa: E731
+    ahead = lambda kafka, sources, may_wait: dict.fromkeys(sources, Deleted(len(sim.log) + 1))  # noqa: E731
     monkeypatch.setattr(SimKafka, "read_again", ahead)
     sim.wait(MENDED_S)
     assert not sim.dead_letters
@@ -268,10 +268,10 @@ def test_what_cannot_be_read_now_is_looked_at_a_minute_later(monkeypatch: pytest
     sim.lose(1)
     read_again, asked = SimKafka.read_again, list[int]()
 
-    def silent(kafka: SimKafka, sources: Iterable[str], keep_waiting: Any) -> Any:
+    def silent(kafka: SimKafka, sources: Iterable[str], may_wait: Any) -> Any:
         asked.append(1)
         if len(asked) > 1:
-            return read_again(kafka, sources, keep_waiting)
+            return read_again(kafka, sources, may_wait)
         monkeypatch.setattr(StandingStill, "_note", lambda *_: False)  # among a million timers, no look finds it soon
         if silence == "raises":
             raise Lost("its leader does not answer")

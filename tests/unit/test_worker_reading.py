@@ -227,7 +227,7 @@ async def test_a_record_is_looked_up_with_one_question_and_read_as_its_machine_h
     records = {
         each.source: RequestRecord(each.offset, each.key, each.value, each.headers, each.timestamp_ms) for each in sent
     }
-    runner, reader = CountingRunner(rig.machine), SimpleNamespace(read=lambda sources, keep_waiting: records)
+    runner, reader = CountingRunner(rig.machine), SimpleNamespace(read=lambda sources, may_wait: records)
     source = LocalSource(
         runner,
         Place(rig.topic, 0, moved=False),
@@ -247,8 +247,8 @@ async def test_a_look_up_that_fails_leaves_no_read_running() -> None:
     """The machine says at once that it cannot answer, and the record is still being read in a thread."""
     ended = Event()
 
-    def read(_: list[str], keep_waiting: Callable[[], bool]) -> dict[str, RequestRecord]:
-        while keep_waiting():
+    def read(_: list[str], may_wait: Callable[[], bool]) -> dict[str, RequestRecord]:
+        while may_wait():
             sleep(0.01)
         ended.set()
         return {}

@@ -181,7 +181,7 @@ class Index:
         self.sweeper = Sweeper(store)
 
     @property
-    def remembered_s(self) -> int | None:
+    def id_retention_s(self) -> int | None:
         """Seconds for which an id is remembered after its last timer; None: not bounded."""
         return self._retention_s
 
@@ -375,7 +375,7 @@ class MarkerIndex(Index):
         self._callback_topic = callback_topic
 
     @property
-    def remembered_s(self) -> int | None:
+    def id_retention_s(self) -> int | None:
         """None: an entry holds its message for as long as markers of it come."""
         return None
 

@@ -176,10 +176,10 @@ class Machine:
     @property
     def released_s(self) -> int | None:
         """Last second that the second barrier released; None if timers have no ids, or before the first second."""
-        return None if self._barrier is None else self._barrier.second
+        return None if self._barrier is None else self._barrier.released_s
 
     @property
-    def value_limit(self) -> int:
+    def largest_value_limit(self) -> int:
         """The size in bytes above which no value is accepted, at any offset of the log [I23]."""
         return max(self._limits.max_request_bytes, self.progress.largest(MAX_REQUEST_BYTES))
 
@@ -606,7 +606,7 @@ class Machine:
                 mended = self._still.mended(self._outbox, self.progress, released_s)
         if self._horizon is not None:
             self._horizon.sweep()
-        remembered_s = 0 if self._index is None else self._index.remembered_s
+        remembered_s = 0 if self._index is None else self._index.id_retention_s
         self.progress = self.doubts.settled(self.progress, self.committed, remembered_s)
         return mended
 

@@ -117,7 +117,7 @@ class ConditionalIndex(Index):
         self._retentions = [(each.from_offset, each.value) for each in changes if each.name == VERDICT_RETENTION]
 
     @property
-    def remembered_s(self) -> int | None:
+    def id_retention_s(self) -> int | None:
         return max((value for _, value in self._retentions), default=self._retention_s)
 
     # ---- accepting --------------------------------------------------------------------------------------------------

@@ -21,18 +21,18 @@ class SecondBarrier:
             replaced them are after this end, and before the end at the newest second.
 
     Attributes:
-        second: the last second that was released; None: none yet.
+        released_s: the last second that was released; None: none yet.
     """
 
     def __init__(self, max_wait_s: int | None = None) -> None:
         self._max_wait_s = max_wait_s
-        self.second: int | None = None
+        self.released_s: int | None = None
         self._earliest: tuple[int, int] | None = None
         self._newest: tuple[int, int] | None = None
 
     def through(self, second: int) -> int | None:
         """Returns the last second, up to ``second``, whose timers may fire; None: no timer may fire."""
-        return None if self.second is None else min(second, self.second)
+        return None if self.released_s is None else min(second, self.released_s)
 
     def tick(self, second: int, end: int, position: int, held_from: set[int] | None = None) -> bool:
         """Note that a second has begun.
@@ -56,7 +56,7 @@ class SecondBarrier:
         self._earliest = self._earliest and (self._earliest[0], min(self._earliest[1], end))
         self._newest = self._newest and (self._newest[0], min(self._newest[1], end))
         newest = self._newest or self._earliest
-        known_s = newest[0] if newest is not None else self.second
+        known_s = newest[0] if newest is not None else self.released_s
         if known_s is None or second > known_s:
             if self._earliest is None:
                 self._earliest = (second, end)
@@ -70,9 +70,9 @@ class SecondBarrier:
         while self._earliest is not None and position >= self._earliest[1]:
             (second, _), later = self._earliest, self._newest
             if self._max_wait_s is None or later is None or later[0] - second <= self._max_wait_s:
-                self.second = second
+                self.released_s = second
             self._earliest, self._newest = later, None
 
     def start_again(self) -> None:
         """Start again after the clock went back: the released seconds belong to the former time."""
-        self.second = self._earliest = self._newest = None
+        self.released_s = self._earliest = self._newest = None

@@ -111,7 +111,9 @@ REQUEST_FORMATS = (
 
 def enabled_formats(settings: Settings) -> dict[str, RequestFormat]:
     """Return topic -> request format, with the retry topic, which only the transactions of this app write to."""
-    retry = RequestFormat("retry", future.decode_retry, future.rebuild_request, value_limit=future.MOST_RETRY_BYTES)
+    retry = RequestFormat(
+        "retry", future.decode_retry, future.rebuild_request, own_max_request_bytes=future.MOST_RETRY_BYTES
+    )
     others = {topic: each.request_format for each in REQUEST_FORMATS for topic in each.topics(settings)}
     if settings.marker_topic:
         decode = partial(marker.decode, callback_topic=settings.message_topic)

@@ -99,7 +99,7 @@ class RequestReader:
         self._closed = False
 
     def find(
-        self, timers: Iterable[tuple[Row, Origin]], keep_waiting: Callable[[], bool]
+        self, timers: Iterable[tuple[Row, Origin]], may_wait: Callable[[], bool]
     ) -> dict[str, RequestRecord | None]:
         """Find the original requests of timers. Blocks: do not call it while a transaction is open.
 
@@ -110,10 +110,10 @@ class RequestReader:
             The requests that :meth:`read` finds; None for those whose partition has no leader.
 
         Raises:
-            Lost: the brokers do not answer, or ``keep_waiting`` returned False.
+            Lost: the brokers do not answer, or ``may_wait`` returned False.
         """
         wanted = {origin.request: (row, origin) for row, origin in timers}
-        read, leaderless = self._read(wanted, keep_waiting)
+        read, leaderless = self._read(wanted, may_wait)
         found: dict[str, RequestRecord | None] = dict.fromkeys(leaderless)
         for source, sent in read.items():
             if not isinstance(sent, DeletedRequest) and self.request_format(source).is_request_of(
@@ -122,35 +122,31 @@ class RequestReader:
                 found[source] = sent
         return found
 
-    def read_again(
-        self, sources: Iterable[str], keep_waiting: Callable[[], bool]
-    ) -> dict[str, RequestRecord | Deleted]:
+    def read_again(self, sources: Iterable[str], may_wait: Callable[[], bool]) -> dict[str, RequestRecord | Deleted]:
         """Find requests, as :meth:`read`, for a machine. A ``read_committed`` reader would see another end."""
-        read = self.read(sources, keep_waiting).items()
+        read = self.read(sources, may_wait).items()
         return {source: Deleted(sent.ends_at) if isinstance(sent, DeletedRequest) else sent for source, sent in read}
 
     def request_format(self, source: str) -> RequestFormat:
         """The format of a request's topic; the native format if the topic is not a request topic any more."""
         return self._formats.get(source.rsplit("/", 2)[0], NATIVE)
 
-    def read(
-        self, sources: Iterable[str], keep_waiting: Callable[[], bool]
-    ) -> dict[str, RequestRecord | DeletedRequest]:
+    def read(self, sources: Iterable[str], may_wait: Callable[[], bool]) -> dict[str, RequestRecord | DeletedRequest]:
         """Find requests. Blocks: do not call it while a transaction is open.
 
         Returns:
             The requests that are not larger than any allowed one, by source, also which of them are deleted.
 
         Raises:
-            Lost: the brokers do not answer, a partition has no leader, or ``keep_waiting`` returned False.
+            Lost: the brokers do not answer, a partition has no leader, or ``may_wait`` returned False.
         """
-        found, leaderless = self._read(sources, keep_waiting)
+        found, leaderless = self._read(sources, may_wait)
         if leaderless:
             raise Lost(f"{leaderless[0].rsplit('/', 1)[0]} has no leader")
         return found
 
     def _read(
-        self, sources: Iterable[str], keep_waiting: Callable[[], bool]
+        self, sources: Iterable[str], may_wait: Callable[[], bool]
     ) -> tuple[dict[str, RequestRecord | DeletedRequest], list[str]]:
         """The requests that are found, and the sources on partitions without a leader."""
         wanted: dict[tuple[str, int], dict[str, int]] = {}
@@ -163,13 +159,13 @@ class RequestReader:
         deadline = monotonic() + MAX_READING_S
         for (topic, partition), offsets in wanted.items():
             while not self._lock.acquire(timeout=POLL_S):
-                _check(keep_waiting)
+                _check(may_wait)
             try:
                 if self._closed:
                     raise Lost("told to stop")
                 read: dict[int, RequestRecord | DeletedRequest] = {}
                 places = KafkaTopicPartition(topic, partition), sorted({*offsets.values()})
-                self._run(self._read_offsets(*places, deadline, read), partial(_check, keep_waiting))
+                self._run(self._read_offsets(*places, deadline, read), partial(_check, may_wait))
                 found |= {source: read[offset] for source, offset in offsets.items() if offset in read}
             except LeaderNotAvailableError:
                 leaderless += offsets
@@ -335,6 +331,6 @@ def _groups(offsets: list[int]) -> Iterator[list[int]]:
         yield group
 
 
-def _check(keep_waiting: Callable[[], bool]) -> None:
-    if not keep_waiting():
+def _check(may_wait: Callable[[], bool]) -> None:
+    if not may_wait():
         raise Lost("told to stop")

@@ -92,7 +92,7 @@ class PartitionSpec:
     def _limits(self) -> Limits:
         """The limits, with that of the format in place of the setting. So its history has it, and a replay judges each
         record as it was judged [I4]."""
-        own = self.request_format.value_limit
+        own = self.request_format.own_max_request_bytes
         return self.limits if own is None else replace(self.limits, max_request_bytes=own)
 
     def _variant(self, progress: Progress, store: Store) -> Variant:

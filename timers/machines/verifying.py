@@ -61,7 +61,7 @@ def replayed(
         Lost: the log begins later, or cannot be read.
     """
     machine = spec_at(settings, request_format, tp, progress).machine(progress, store, cast(Outbox, None))
-    passes_over, value_limit = progress.settings.passes_over, machine.value_limit
+    passes_over, value_limit = progress.settings.passes_over, machine.largest_value_limit
 
     def on_unreadable(_: Any, batch: UnreadableBatch) -> bool:
         if not passes_over(batch.from_offset, batch.end_offset):

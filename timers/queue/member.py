@@ -400,7 +400,7 @@ class Member:
         log is verified first, and the record is read again."""
         if before is not None:
             ledger.pass_record(passed(before))
-        return ledger.follows(passed(record)) or not self.new.verify(partition, ledger, record.offset() + 1)
+        return ledger.follows(passed(record)) or not self.new.begin_verification(partition, ledger, record.offset() + 1)
 
     def _note(self, error: KafkaError, partition: Partition, offset: int, ledger: Ledger | None) -> Steps[None]:
         if error.code() == KafkaError._PARTITION_EOF:
@@ -408,7 +408,7 @@ class Member:
                 ledger.reach_end(offset)
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
             has_lost = epoch_end(error.str()) is not None
-            if ledger is not None and has_lost and self.new.verify(partition, ledger, ledger.position):
+            if ledger is not None and has_lost and self.new.begin_verification(partition, ledger, ledger.position):
                 return
             name = topics.partition_name(*partition)
             if self.terms.accepts_loss(name):

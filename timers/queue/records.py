@@ -111,8 +111,8 @@ class Signing:
         """Return which message a record on the topic of returns is.
 
         Args:
-            own: the identity of a message that somebody wrote to this topic directly. It is returned, with the doubt,
-                if the signature is missing or wrong.
+            own: the identity of a message that another program wrote to this topic. It is returned, with the doubt, if
+                the signature is missing or wrong.
         """
         found = h.last(headers, SIGNATURE)
         if found is None:

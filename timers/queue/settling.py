@@ -502,7 +502,7 @@ class NewPartitions:
         elif record.error() is None or record.error().code() == KafkaError._PARTITION_EOF:
             self._unasked.add(partition)  # only now it is known that the former position is not read any more
 
-    def verify(self, partition: Partition, ledger: Ledger, end: int) -> bool:
+    def begin_verification(self, partition: Partition, ledger: Ledger, end: int) -> bool:
         """Verify the log of a partition that is read, because a leader epoch began or its leader says that it lost
         records. Returns False if no epoch is known.
 

@@ -190,7 +190,7 @@ class SimKafka:
     open = close = await_quota = wait = refresh = open_circuit = _do_nothing
     note_worked = note_failed = note_silent = note_timestamps_refused = _do_nothing
 
-    def keep_waiting(self) -> bool:
+    def beat_and_may_wait(self) -> bool:
         return True
 
     def batch(self, max_bytes: int, first: FirstRecord) -> SimBatch:
@@ -224,7 +224,7 @@ class SimKafka:
     # ---- requests, read again -----------------------------------------------------------------------------------
 
     def find(
-        self, timers: Iterable[tuple[Row, Origin]], keep_waiting: Callable[[], bool]
+        self, timers: Iterable[tuple[Row, Origin]], may_wait: Callable[[], bool]
     ) -> dict[str, RequestRecord | None]:
         found: dict[str, RequestRecord | None] = {}
         for _, origin in timers:
@@ -235,9 +235,7 @@ class SimKafka:
             found[origin.request] = sent
         return found
 
-    def read_again(
-        self, sources: Iterable[str], keep_waiting: Callable[[], bool]
-    ) -> dict[str, RequestRecord | Deleted]:
+    def read_again(self, sources: Iterable[str], may_wait: Callable[[], bool]) -> dict[str, RequestRecord | Deleted]:
         places = {source: topics.parse_source(source) for source in sources}
         found = {source: self._logs[place[0]][place[2]] for source, place in places.items() if place is not None}
         return {

@@ -67,7 +67,7 @@ class SimTopics:
             return DeliveryProblem("target-failing", f"{topic} fails", open_ms / 1000)
         return self._log.partitions
 
-    def wait(self, topics: Collection[str], keep_waiting: Callable[[], bool]) -> None:
+    def wait(self, topics: Collection[str], may_wait: Callable[[], bool]) -> None:
         """Ask the brokers about topics."""
         if not self._log.is_silent:
             self._answered.update(topics)
@@ -121,7 +121,7 @@ class SimRequests:
         self._formats = formats
 
     def find(
-        self, timers: Iterable[tuple[Row, Origin]], keep_waiting: Callable[[], bool]
+        self, timers: Iterable[tuple[Row, Origin]], may_wait: Callable[[], bool]
     ) -> dict[str, RequestRecord | None]:
         """Source -> request, without the requests that compaction has removed, or that were deleted."""
         found: dict[str, RequestRecord | None] = {}
@@ -140,9 +140,7 @@ class SimRequests:
                     found[origin.request] = sent
         return found
 
-    def read_again(
-        self, sources: Iterable[str], keep_waiting: Callable[[], bool]
-    ) -> dict[str, RequestRecord | Deleted]:
+    def read_again(self, sources: Iterable[str], may_wait: Callable[[], bool]) -> dict[str, RequestRecord | Deleted]:
         """Source -> request, without those that compaction has removed."""
         found: dict[str, RequestRecord | Deleted] = {}
         for source in sources:
@@ -205,7 +203,7 @@ class SimTransactions:
     def close(self) -> None:
         """Do nothing."""
 
-    def keep_waiting(self) -> bool:
+    def beat_and_may_wait(self) -> bool:
         return True
 
     def await_quota(self) -> None:

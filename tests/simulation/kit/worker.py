@@ -607,7 +607,7 @@ class SimWorker:
 
     def value_limit(self, machine: TopicPartition) -> int:
         """The size above which the consumer does not hold a value."""
-        return self.runners[machine].machine.value_limit
+        return self.runners[machine].machine.largest_value_limit
 
     def cut(self, record: SimRecord) -> SimRecord:
         """The record with the begin, the length and the hash of its value."""

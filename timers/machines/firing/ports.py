@@ -90,7 +90,7 @@ class Producer(Protocol):
     def close(self) -> None:
         """Close the connections."""
 
-    def keep_waiting(self) -> bool:
+    def beat_and_may_wait(self) -> bool:
         """Note that the machine waits. Returns False if it was told to end."""
 
     def await_quota(self) -> None:
@@ -149,7 +149,7 @@ class Topics(Protocol):
             retried: whether the timers come from the retry topic.
         """
 
-    def wait(self, topics: Collection[str], keep_waiting: Callable[[], bool]) -> object:
+    def wait(self, topics: Collection[str], may_wait: Callable[[], bool]) -> object:
         """Wait a short time for the answers about topics that :meth:`route` did not know."""
 
     def refresh(self) -> None:
@@ -184,17 +184,15 @@ class Requests(Protocol):
     """Reads requests from the log again."""
 
     def find(
-        self, timers: Iterable[tuple[Row, Origin]], keep_waiting: Callable[[], bool]
+        self, timers: Iterable[tuple[Row, Origin]], may_wait: Callable[[], bool]
     ) -> Mapping[str, RequestRecord | None]:
         """Return source -> request, for timers whose requests are still in the log; None: it cannot be read for now.
 
         Raises:
-            Lost: the brokers do not answer, or ``keep_waiting`` returned False.
+            Lost: the brokers do not answer, or ``may_wait`` returned False.
         """
 
-    def read_again(
-        self, sources: Iterable[str], keep_waiting: Callable[[], bool]
-    ) -> Mapping[str, RequestRecord | Deleted]:
+    def read_again(self, sources: Iterable[str], may_wait: Callable[[], bool]) -> Mapping[str, RequestRecord | Deleted]:
         """Return source -> request, or that it is deleted. One that cannot be read now is absent.
 
         Raises:

@@ -187,7 +187,7 @@ class TransactionalProducer:
         assert self._producer is not None, "call open() first"
         return produce.opening(self._producer)
 
-    def keep_waiting(self) -> bool:
+    def beat_and_may_wait(self) -> bool:
         """Note that the machine waits. Returns False if it was told to end."""
         self._metrics.heartbeat.beat()
         return not self._stop.is_set()
@@ -209,7 +209,7 @@ class TransactionalProducer:
             self._quota_logged_s = monotonic()
             logger.info("%s/%d: a quota of the brokers lets this machine wait for %.0f s", *self._machine, left_s)
         while (left_s := self.throttled_s) > 0:
-            if not self.keep_waiting():
+            if not self.beat_and_may_wait():
                 raise Lost("told to stop")
             sleep(min(left_s, STOP_POLL_S))
 

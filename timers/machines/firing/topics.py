@@ -370,8 +370,8 @@ class Targets:
                 self._is_asking, self._silent_since = True, monotonic()
                 threading.Thread(target=self._run, name="timers-topics", daemon=True).start()
 
-    def wait(self, topics: Collection[str], keep_waiting: Callable[[], bool]) -> bool:
-        """Wait for the answers about topics; ``keep_waiting`` is called about five times a second. Returns whether all
+    def wait(self, topics: Collection[str], may_wait: Callable[[], bool]) -> bool:
+        """Wait for the answers about topics; ``may_wait`` is called about five times a second. Returns whether all
         have come."""
         with self._changed:
             is_repeated = False
@@ -381,7 +381,7 @@ class Targets:
                     is_repeated = True
                     self._ask(*missing)
                 left_s = self._silent_since + ANSWER_S - monotonic()
-                if left_s <= 0 or not keep_waiting():
+                if left_s <= 0 or not may_wait():
                     return False
                 self._changed.wait(min(left_s, POLL_S))
         return True

@@ -224,10 +224,10 @@ class Transaction:
         sources = {self.source(offset): offset for offset in offsets}
         until_s = self._clock_s() + READ_AGAIN_S
 
-        def keep_waiting() -> bool:
-            return self._producer.keep_waiting() and self._clock_s() < until_s
+        def may_wait() -> bool:
+            return self._producer.beat_and_may_wait() and self._clock_s() < until_s
 
-        read = self._requests.read_again(sources, keep_waiting)
+        read = self._requests.read_again(sources, may_wait)
         return {sources[source]: record for source, record in read.items()}
 
     # ---- begin, commit, close -------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ class Transaction:
         self._producer.await_quota()
         while not self._computing:
             self._computing = self._compute_lock.acquire(timeout=COMPUTE_LOCK_POLL_S)
-            if not self._producer.keep_waiting() and not self._computing:
+            if not self._producer.beat_and_may_wait() and not self._computing:
                 raise Lost("told to stop")
         self._topics.refresh()
         self._fired_ms = b"%d" % tick.append_ms
@@ -277,7 +277,7 @@ class Transaction:
     def wait_for(self, unanswered: Collection[str]) -> None:
         """Wait until the brokers have said what they know of topics that the transaction uses first."""
         self.release_compute_lock()  # so other machines do not wait
-        self._topics.wait(unanswered, self._producer.keep_waiting)
+        self._topics.wait(unanswered, self._producer.beat_and_may_wait)
 
     def commit(self, progress: Progress, callbacks: Iterable[Callbacks]) -> list[Refusal] | None:
         """Add ``callbacks`` and ``progress``, send everything, and make all of it visible.
@@ -522,7 +522,7 @@ class Transaction:
             Lost: the requests cannot be read now.
         """
         given_up, self.given_up = self.given_up, []
-        found = self._requests.find([(each.row, each.origin) for each in given_up], self._producer.keep_waiting)
+        found = self._requests.find([(each.row, each.origin) for each in given_up], self._producer.beat_and_may_wait)
         for row, origin, code, reason in given_up:
             request = found.get(origin.request)
             if code == LOST_FROM_LOG and (topics.parse_source(origin.request) or ())[:2] == self.machine:

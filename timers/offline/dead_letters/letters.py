@@ -533,7 +533,7 @@ class LetterLog:
                 self._request_consumer = span_reader(self._settings, self._reports)
             return next(map(records.request_of, self._read(self._request_consumer, topic, span)), None)
 
-        def keep_waiting() -> bool:
+        def may_wait() -> bool:
             self._check()
             return True
 
@@ -541,7 +541,7 @@ class LetterLog:
             limit = self._settings.max_request_bytes
             self._request_reader = RequestReader(self._settings, self._formats, value_limit=lambda _: limit)
         try:
-            found = self._request_reader.read([source], keep_waiting).get(source)
+            found = self._request_reader.read([source], may_wait).get(source)
         except Lost as error:
             raise TimersError(f"topic {topic!r} cannot be read: {error}") from error
         return found if isinstance(found, RequestRecord) else None

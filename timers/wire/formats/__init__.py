@@ -41,7 +41,7 @@ class RequestFormat(NamedTuple):
     """Its records are markers of messages (:mod:`timers.core.index`). The engine appends End markers to the topic."""
     callback_topic: str = ""
     """Topic of all callbacks, if the records do not name it."""
-    value_limit: int | None = None
+    own_max_request_bytes: int | None = None
     """Largest value in bytes, in place of TIMERS_MAX_REQUEST_BYTES; None: that setting counts."""
     topic_is_compacted: bool = False
     """The topic belongs to its users and may be compacted. The engine ends a fired timer there with a tombstone, and

@@ -110,7 +110,7 @@ class Openings:
 
     # ---- opening --------------------------------------------------------------------------------------------
 
-    def open(self, opening: Partition, *, fences: bool = True) -> Awaitable[OpenMachine | None]:
+    def open(self, partition: Partition, *, fences: bool = True) -> Awaitable[OpenMachine | None]:
         """Returns the machine of a partition, after its owner was fenced; else None if there is little to read ahead.
 
         Raises:
@@ -119,9 +119,9 @@ class Openings:
             NoRoom: the process has too many machines.
             KafkaException, Lost: a broker did not answer, or a partition has no leader.
         """
-        return self.in_thread(partial(self._open, self._parts(), opening, fences=fences))
+        return self.in_thread(partial(self._open, self._parts(), partition, fences=fences))
 
-    async def read_ahead(self, opening: Partition) -> OpenMachine | None:
+    async def read_ahead(self, partition: Partition) -> OpenMachine | None:
         """Returns a machine that has read its log as far as the present owner, which goes on firing; None if there is
         little to read.
 
@@ -129,26 +129,26 @@ class Openings:
         Whatever is wrong here is judged there.
         """
         try:
-            return await self.open(opening, fences=False)
+            return await self.open(partition, fences=False)
         except StoreTooOld as error:
-            logger.info("%s: %s", partition_name(*opening.tp), error)
-            return await self.read_ahead(opening)  # the store is empty now
+            logger.info("%s: %s", partition_name(*partition.tp), error)
+            return await self.read_ahead(partition)  # the store is empty now
         except Exception as error:  # also one that no code expects: the next opening meets it again
             why = "its log is judged when it is opened" if isinstance(error, LogMismatch) else error
             if not isinstance(error, NoRoom):
-                logger.info("%s is not read ahead: %s", partition_name(*opening.tp), why)
+                logger.info("%s is not read ahead: %s", partition_name(*partition.tp), why)
             return None
 
-    def _open(self, parts: Parts, opening: Partition, *, fences: bool) -> OpenMachine | None:
-        opening.check()  # it may have waited for a thread while others asked brokers that do not answer
-        capacity, tp, metrics = self._capacity, opening.tp, opening.metrics
+    def _open(self, parts: Parts, partition: Partition, *, fences: bool) -> OpenMachine | None:
+        partition.check()  # it may have waited for a thread while others asked brokers that do not answer
+        capacity, tp, metrics = self._capacity, partition.tp, partition.metrics
         capacity.enter()
         with contextlib.ExitStack() as to_release:
             to_release.callback(capacity.leave)
-            producer = parts.producer(tp, opening.stop, metrics)
+            producer = parts.producer(tp, partition.stop, metrics)
             outbox = parts.outbox(tp, producer, metrics)
             to_release.callback(outbox.transaction.close)
-            made = open_machine(parts, _Port(self, parts, opening, outbox), tp, parts.ask_log, fences=fences)
+            made = open_machine(parts, _Port(self, parts, partition, outbox), tp, parts.ask_log, fences=fences)
             if made is None:
                 return None
             machine, opened, is_restored = made
@@ -161,7 +161,7 @@ class Openings:
         else:
             metrics.ahead_from = found
         expect = partial(parts.expect, producer, outbox)
-        return OpenMachine(machine, outbox.transaction, release, opening.stop, opened.store.view, expect, not fences)
+        return OpenMachine(machine, outbox.transaction, release, partition.stop, opened.store.view, expect, not fences)
 
     # ---- closing ------------------------------------------------------------------------------------------------
 
@@ -182,8 +182,8 @@ class Openings:
 class _Port:
     """What an opening asks of a worker (:class:`timers.machines.opener.Port`)."""
 
-    def __init__(self, openings: Openings, parts: Parts, opening: Partition, outbox: Policy) -> None:
-        self._openings, self._parts, self._opening, self._outbox = openings, parts, opening, outbox
+    def __init__(self, openings: Openings, parts: Parts, partition: Partition, outbox: Policy) -> None:
+        self._openings, self._parts, self._partition, self._outbox = openings, parts, partition, outbox
         self._names: Collection[str] = ()
         """Of all topics, as :meth:`check_leaders` has found them. A topic of snapshots that was made since then is
         missing. But no log is trimmed so soon after it, so a machine without progress can still read all of its log."""
@@ -191,10 +191,10 @@ class _Port:
         self._compacted = openings.answers.ask(compacted_now, parts.settings, parts.cluster, OPENING_ANSWER_S)
 
     def check(self) -> None:
-        self._opening.check()
+        self._partition.check()
 
     def check_leaders(self) -> None:
-        settings, tp = self._parts.settings, self._opening.tp
+        settings, tp = self._parts.settings, self._partition.tp
         needed = [tp, (settings.progress_topic, progress_partition(tp, self._parts.cluster, settings))]
         known = self._openings.answers.ask(listed, LEADERS_TIMEOUT_S).result()
         missing = [partition_name(*tp) for tp in needed if tp[0] in known and tp[1] in known[tp[0]].leaderless]
@@ -206,10 +206,10 @@ class _Port:
         self._outbox.transaction.open()
 
     def compacted(self) -> str | None:
-        return self._compacted.result().get(self._opening.tp[0])
+        return self._compacted.result().get(self._partition.tp[0])
 
     def apps(self) -> Collection[str]:
-        return apps_with_snapshots(self._opening.tp[0], self._names)
+        return apps_with_snapshots(self._partition.tp[0], self._names)
 
     def reading(self) -> AbstractContextManager[object]:
         return self._place(self._openings.reading)
@@ -223,7 +223,7 @@ class _Port:
             try:
                 yield
             finally:
-                self._opening.metrics.restoring_s += monotonic() - began
+                self._partition.metrics.restoring_s += monotonic() - began
 
     @contextlib.contextmanager
     def _place(self, places: threading.Semaphore) -> Iterator[None]:
@@ -237,7 +237,7 @@ class _Port:
     def now_s(self) -> float | None:
         """Waits until it is known."""
         parts = self._parts
-        if not parts.formats[self._opening.tp[0]].topic_is_compacted:
+        if not parts.formats[self._partition.tp[0]].topic_is_compacted:
             return None
         while (now_s := parts.now_s()) is None:
             sleep(STOP_POLL_S)
@@ -245,8 +245,8 @@ class _Port:
         return now_s
 
     def refuse(self, progress: Progress) -> None:
-        self._parts.bind(self._opening.tp, self._outbox, progress.cuts)
+        self._parts.bind(self._partition.tp, self._outbox, progress.cuts)
         commit_refusal(self._outbox, progress)
 
     def machine(self, progress: Progress, store: RocksStore, now_s: float | None) -> Machine:
-        return self._parts.machine(self._opening.tp, progress, store, self._outbox, self._opening.metrics, now_s)
+        return self._parts.machine(self._partition.tp, progress, store, self._outbox, self._partition.metrics, now_s)

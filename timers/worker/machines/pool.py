@@ -163,7 +163,7 @@ class Pool:
     def value_limit(self, partition: TopicPartition) -> int | None:
         """The size in bytes above which no value of an open partition is accepted, at any offset; else None."""
         runner = self.runners.get(partition)
-        return None if runner is None else runner.machine.value_limit
+        return None if runner is None else runner.machine.largest_value_limit
 
     def _those(self, states: Collection[State]) -> list[Partition]:
         return [each for each in list(self._lives.values()) if each.life.state in states]

@@ -191,6 +191,30 @@ def test_schedules_survive_kills_compaction_and_a_lost_disk(schedules: Schedules
     schedules.check_all_ended()
 
 
+def test_a_version_that_its_topic_takes_no_more_becomes_a_dead_letter_and_the_partition_goes_on(
+    schedules: Schedules,
+) -> None:
+    """The worker must write it again, after the tombstone of the version before it; the limit was lowered meanwhile."""
+    (worker,), topic, due_s = schedules.system.workers, schedules.topics[1], due_in(86_400)
+    worker.kill()
+    first = schedules.system.end(topic)
+    for value in (b"former", b"x" * 5_000):
+        schedules.set(b"shrunk", due_s, value, topic=topic)
+    schedules.send(b"shrunk", None, schedule.tombstone_headers(first), topic)
+    schedules.flush()
+    schedules.system.configure(topic, max_message_bytes="2000")
+    worker.start().ready()
+    schedules.set(b"after", due_in(2), b"on time", topic=topic)
+    schedules.flush()
+    assert [(id_of(record), record.value) for record in schedules.fired.take(1)] == [(b"after", b"on time")]
+    letters = {letter.key: letter for letter in schedules.system.dead_letters().rest()}
+    letter = letters[b"shrunk"]
+    assert (letter.text("timer-error"), letter.value) == ("message-too-large", b"x" * 5_000)
+    assert letter.headers[:3] == schedule.encode_headers(due_s, schedules.target, b"key")
+    schedules.system.configure(topic, max_message_bytes="1000000")
+    schedules.check_all_ended(topic)
+
+
 @pytest.mark.long
 def test_a_change_in_the_due_second_either_takes_effect_or_comes_too_late(schedules: Schedules) -> None:
     due_s = due_in(5)

@@ -2,9 +2,11 @@
 
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from aiokafka.errors import MessageSizeTooLargeError
 from aiokafka.record.memory_records import MemoryRecords
 
 from tests.harness.constants import Constants
@@ -205,6 +207,42 @@ def test_a_schedule_whose_old_time_is_refused_is_written_back_with_the_present_t
     with pytest.raises(DeliveryFailed) as failed:
         outbox.commit(Progress(), Output(republished=[row]))
     assert failed.value.culprits.keys() == {topic}, "it refuses all times"
+
+
+def test_a_schedule_that_its_topic_takes_no_more_becomes_a_dead_letter_and_others_are_written_back(rig: Rig) -> None:
+    """Its owner has lowered max.message.bytes. Else no request of the partition could be accepted any more."""
+    settings = Settings(brokers="localhost:1")
+    topic, letters, reader = settings.id_topic, list[tuple[Any, ...]](), SimRequests("nowhere")
+    rig.targets._admin.topics[topic] = [1]  # type: ignore[attr-defined]
+    outbox = rig.outbox_of(topic, reader)
+    rows: list[Row] = [
+        (offset, "t", "k", bytes(length), [(TIMER_TIMESTAMP, b"1000")], Origin(f"id{offset}", NOW_S + 60, 0))
+        for offset, length in ((3, 5), (4, 5_000), (5, 1_500))
+    ]
+
+    def too_large(batches: Sequence[Batch]) -> DeliveryFailed:
+        return DeliveryFailed({topic: MessageSizeTooLargeError()})
+
+    def taken(batches: Sequence[Batch]) -> None:
+        for name, _, sent in batches:
+            if name == settings.dead_letter_topic:
+                records = MemoryRecords(bytes(sent._build())).next_batch()
+                letters.extend((each.value, dict(each.headers)) for each in records)
+
+    rig.producer.outcomes = [too_large, taken, taken]
+    rig.targets._admin.limits[topic] = 1_000  # type: ignore[attr-defined]
+    for _ in range(2):  # the machine is opened anew, and comes to the same requests
+        with suppress(DeliveryFailed):
+            outbox.begin(Tick(NOW_S * 1000))
+            outbox.commit(Progress(), Output(republished=rows))
+    assert [sent[topic] for sent in rig.producer.sent] == [3, 1]
+    assert [value for value, _ in letters] == [b"as sent"] * 2, "as published"
+    codes = {headers["timer-error"] for _, headers in letters}
+    assert codes == {b"message-too-large"} and b"tombstone" in letters[0][1]["timer-error-message"]
+    rig.targets._admin.limits[topic] = 2_000  # type: ignore[attr-defined]
+    outbox.begin(Tick(NOW_S * 1000))
+    outbox.commit(Progress(), Output(republished=rows))
+    assert rig.producer.sent[-1][topic] == 2, "the limit was raised"
 
 
 def test_a_topic_that_refuses_all_times_fails_and_the_others_are_sent(rig: Rig) -> None:

@@ -44,9 +44,9 @@ class DeliveryProblem(NamedTuple):
         return cls("target-failing", f"no broker says whether callback topic {topic!r} exists", 0.0)
 
     @classmethod
-    def too_large(cls, topic: str, size: int, limit: int) -> DeliveryProblem:
+    def too_large(cls, topic: str, size: int, limit: int, what: str = "the callback") -> DeliveryProblem:
         """Returns the problem of a callback that is too large: a batch of it alone has ``size`` bytes."""
-        reason = f"the callback makes a batch of {size} bytes, more than the {limit} that fit in {topic!r}"
+        reason = f"{what} makes a batch of {size} bytes, more than the {limit} that fit in {topic!r}"
         return cls("message-too-large", reason, None)
 
 

@@ -39,6 +39,15 @@ MENDED = (
 )
 
 
+def limit_now(transaction: Transaction, records: Sequence[Any]) -> int | None:
+    """The largest batch that the machine's own topic takes, if a record (key, value, headers) may make a larger one;
+    None: each fits. An operator may have raised the limit, and what is given up stays so: the brokers are asked."""
+    limit = transaction.largest_own
+    if limit is None or all(transaction.size_alone(*record) <= limit for record in records):
+        return None
+    return transaction.largest_own_now()
+
+
 class Followers:
     """Writes the occurrences of one machine.
 
@@ -54,14 +63,13 @@ class Followers:
         """Add occurrences of timers that repeat to the partition of their ids. A timer whose next occurrence is too
         large for the topic, because an operator has lowered its limit, ends: the others must not wait for it. Returns
         how many were added."""
-        transaction, limit = self._transaction, self._transaction.largest_own
+        transaction = self._transaction
         records: Iterable[Any] = encode_occurrences(followers, transaction.source)
-        if limit is not None:
+        if transaction.largest_own is not None:
             records = [*records]
-            if any(transaction.size_alone(*record) > limit for record in records):
-                now = transaction.largest_own_now()  # an operator may have raised it: what is ended here stays ended
+            if (limit := limit_now(transaction, records)) is not None:
                 pairs = zip(followers, records, strict=True)
-                records = [record for each, record in pairs if now is None or self._fits(each, record, now)]
+                records = [record for each, record in pairs if self._fits(each, record, limit)]
         number = transaction.add_own(records)
         transaction.counts.followed += number
         return number

@@ -34,14 +34,14 @@ from timers.core.progress import Progress
 from timers.core.sums import are_for
 from timers.core.timer import DueRows, Origin, Rejected, Row, key_bytes, origin_of
 from timers.machines.firing.breaker import DeliveryProblem
-from timers.machines.firing.followers import Followers
+from timers.machines.firing.followers import Followers, limit_now
 from timers.machines.firing.ports import FiringSettings, GivenUp, Topics
 from timers.machines.firing.transaction import Callbacks, Transaction
 from timers.wire import headers as h
 from timers.wire import topics
 from timers.wire.checks import InvalidRequestError, decode_due
 from timers.wire.dead_letter import LOST_FROM_LOG, LOST_REASON, OVERDUE
-from timers.wire.formats import RequestRecord
+from timers.wire.formats import RequestRecord, schedule
 from timers.wire.future import callback_topic
 
 MAX_BACKOFF_S = 300
@@ -57,6 +57,9 @@ WITHOUT_KEY = "without key"
 KEYLESS_S = 300
 """Seconds for which a topic gets no callback without a key after it refused one for this reason. Else each transaction
 of a backlog would be refused once and sent again."""
+
+
+_AGAIN = "the schedule, which must be written again after the tombstone of the version before it,"
 
 
 class CallbackRules:
@@ -218,7 +221,7 @@ class Policy:
         for broken in output.broken:
             self._followers.break_off(*broken)
         if output.republished:
-            self.transaction.republish(output.republished)
+            self._republish(output.republished)
 
     def refuse(self, topic: str, offset: int | None, reason: str) -> bool:
         """Note until the next transaction that a broker refused the callback of the request at ``offset``.
@@ -341,6 +344,20 @@ class Policy:
         if size is not None:
             reason = f"{problem.reason}; and to be tried again, its {size} bytes would have to fit in "
             self.transaction.give_up(GivenUp(row, origin, problem.code, reason + repr(self._settings.retry_topic)))
+
+    def _republish(self, rows: Sequence[Row]) -> None:
+        """Publish schedules again. One that is too large for its topic, because an operator has lowered its limit, is
+        over and becomes a dead letter: else the machine would accept nothing any more."""
+        transaction, records = self.transaction, [schedule.as_published(row)[:3] for row in rows]
+        limit, fitting = limit_now(transaction, records), []
+        for row, record in zip(rows, records, strict=True):
+            if limit is None or (size := transaction.size_alone(*record)) <= limit:
+                fitting.append(row)
+                continue
+            problem = DeliveryProblem.too_large(transaction.machine[0], size, limit, _AGAIN)
+            origin = Origin(*row[5] or ())._replace(source=transaction.source(row[0]))
+            transaction.give_up(GivenUp(row, origin, problem.code, problem.reason))
+        transaction.republish(fitting)
 
     def _put_off(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
         """Move timers to the retry topic, due at ``again_s``, so that receivers do not get a whole backlog at once."""

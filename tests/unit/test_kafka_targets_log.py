@@ -149,7 +149,7 @@ def given(writer: SimWriter, constants: Constants, monkeypatch: pytest.MonkeyPat
     constants(targets_log, AGAIN_S=0.0)
     monkeypatch.setattr(targets_log, "_writer", writer.open)
     monkeypatch.setattr(targets_log, "read", lambda *_: wire.Targets({}, {}))
-    targets_log.give(Settings(), ErrorReports(Settings()), lambda: make)
+    targets_log.write_command(Settings(), ErrorReports(Settings()), lambda: make)
 
 
 def test_a_command_that_is_refused_fences_no_other(constants: Constants, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,7 +194,8 @@ def _found(asking: WorkerToAsk, id: str, with_values: bool) -> Timer | None:
             return None
         if timers[0]["state"] == wire.COLD:
             return timers[0]
-        if timers[0]["state"] == wire.PENDING and "topic" in timers[0]:  # else the next occurrence is not read yet
+        # Without a topic: it fired, and its next occurrence is not read yet.
+        if timers[0]["state"] == wire.PENDING and "topic" in timers[0]:
             return timers[0]
         if timers[0].get("due", 0) < time.time() - TRIES * NEXT_OCCURRENCE_S:  # it was a single one
             return None

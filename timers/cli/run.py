@@ -93,12 +93,12 @@ def console(hash_password: bool, new_token: bool) -> None:
     say_brokers(settings)
 
     from timers.console.access import check_settings
-    from timers.console.web.server import address
+    from timers.console.web.server import local_url
 
     check_settings(settings)
     if settings.console_oidc_issuer:
         require("oidc")
-    asyncio.run(_serve(settings, address(settings)))
+    asyncio.run(_serve(settings, local_url(settings)))
 
 
 def _print_hash(new_token: bool) -> None:

@@ -109,7 +109,7 @@ def read(settings: Settings, reports: connection.ErrorReports, timeout_s: float 
     return wire.decode_all(values)
 
 
-def give(
+def write_command(
     settings: Settings, reports: connection.ErrorReports, prepare: Callable[[], Callable[[Targets], Target]]
 ) -> None:
     """Write one command, and return when the brokers have it. Blocks.

@@ -388,7 +388,7 @@ def give(settings: Settings, make: Make) -> Given:
 
     with reports.explained(f"topic {settings.targets_topic!r} did not take the command"):
         try:
-            targets_log.give(settings, reports, prepare)
+            targets_log.write_command(settings, reports, prepare)
         except KafkaException as error:
             # librdkafka gives up what waits in a transaction that is refused.
             if code_of(error) not in {*NOT_ALLOWED, KafkaError._PURGE_QUEUE}:

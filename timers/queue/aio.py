@@ -126,7 +126,7 @@ _before: dict[int, Any] = {}
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
     try:
-        Context().run(_before[number], number, frame)  # it is no code of the handler that the main thread runs now
+        Context().run(_before[number], number, frame)  # the interrupted code of the main thread is not the handler's
     except BaseException:
         for run in _runs:
             run.is_interrupted = True
@@ -345,7 +345,7 @@ class AsyncQueue:
     async def close(self) -> None:
         """As :meth:`Queue.close`. In a handler it is :meth:`stop`, because a handler cannot wait for itself."""
         self.queue.stop()
-        run = _current.get()  # of a handler, or of a task that one started
+        run = _current.get()  # the run whose handler, or a task of it, calls this
         if run is None or run.queue is not self:
             await asyncio.shield(asyncio.wrap_future(call_in_thread("queue-close", self.queue.close)))
 

@@ -115,9 +115,9 @@ class Driver:
         self._asked_s = self._round_began_s = now_s()
         self._drops = 0  # when it was closed
         self._round: Steps[bool] | None = None
-        self._answer: Future[Any] | None = None  # of the round's command that is carried out
+        self._answer: Future[Any] | None = None  # the answer to the command of the round that is carried out
         self._did_settle = False
-        self._error: Exception | None = None  # of a round that ended in a callback
+        self._error: Exception | None = None  # the error of a round that ended in a callback
         self._calls: SimpleQueue[tuple[PortCall, Future[Any]] | None] = SimpleQueue()
         self._second: threading.Thread | None = None
 
@@ -238,7 +238,7 @@ class Driver:
         with self.lock:
             self._at()
             decided = decide()
-            self.lock.notify_all()  # one thread would not do: the queue's own may wait here, too
+            self.lock.notify_all()  # all: the queue's own thread may wait here, too
             return decided
 
     @property
@@ -333,7 +333,7 @@ class Driver:
             self.member.leave()
             has_dropped = self.member.settler.has_dropped
             self._do(self.member.answer(self.member.waiting, self.member.not_settled()))
-            self.member.settler.has_dropped = has_dropped  # calls that wait later must know it, too
+            self.member.settler.has_dropped = has_dropped  # calls that wait later must see the loss, too
             self.lock.notify_all()
 
     def fail(self, failure: TimersError) -> None:
@@ -491,7 +491,7 @@ class Driver:
         self._close_transport()
         self._is_cut_off = False
         while not self.closing:
-            self._round_began_s = self.now_s()  # what was before is no sign of a thread that hangs
+            self._round_began_s = self.now_s()  # the time before is no sign of a thread that hangs
             try:
                 self._open()
                 return
@@ -527,7 +527,7 @@ class Driver:
     def _fail(self, failure: TimersError) -> None:
         """Let all calls raise the error, and commit that nothing runs: no message is the cause of this end."""
         self.fail(failure)
-        with contextlib.suppress(Exception):  # the failure may be that of the commits under way
+        with contextlib.suppress(Exception):  # the commits under way may have caused the failure
             self._poll_until_settled()
         try:
             if self.member.settler.ledgers:
@@ -634,7 +634,7 @@ class Driver:
                 answer.set_result(self._do(command))
             except BaseException as error:
                 answer.set_exception(error)
-            del call, command, answer  # it would keep the last plan while it waits
+            del call, command, answer  # these would keep the last plan while the thread waits
 
     def _wake(self) -> None:
         with self.lock:
@@ -667,7 +667,7 @@ class Driver:
         if plan.in_transaction:
             return self._transport.transactions.execute(plan)
         if self._is_cut_off:
-            return CommitAnswer(Outcome.REFUSED)  # it may take long if the brokers are away
+            return CommitAnswer(Outcome.REFUSED)  # a commit may take long if the brokers are away
         return self._transport.commit(plan)
 
     def ask_leaders(self, jobs: Iterable[Job]) -> Places:

@@ -77,7 +77,7 @@ def signing(login: Mapping[str, Any], group: str, *, is_new: bool) -> Signing:
         number, secret = secrets.randbits(63), secrets.token_bytes(SIGNING_KEY_BYTES)  # random: no other key has it
         write(login, group, [encode_key(group, number, secret)])
         give_up = monotonic() + _TIMEOUT_S
-        while number not in (keys := read(login, group).keys):  # it may stand behind an open transaction
+        while number not in (keys := read(login, group).keys):  # the new key may stand behind an open transaction
             if monotonic() > give_up:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
     return Signing(name, keys)

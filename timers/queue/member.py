@@ -190,7 +190,7 @@ class Member:
     def _is_given_up(self, delivery: Delivery) -> bool:
         """Whether a message became a dead letter instead of a delivery."""
         if delivery.doubt:
-            # A message of its own: what its headers say of another message is not believed.
+            # It counts as a message of its own: its headers, which name another message, are not believed.
             code, reason = UNSIGNED, f"the queue {self.terms.name!r} did not send it back: {delivery.doubt}"
         elif delivery.crashes >= MAX_CRASHES or delivery.attempt > self.terms.backoff.retries + 1:
             code, reason = self.last_words(delivery, "the lease of the last attempt ended")
@@ -365,7 +365,8 @@ class Member:
                     ledgers[partition].pass_record(passed(newest[partition]))
                 found = self._unreadable.get(partition)
                 yield from self._note(error, partition, record.offset(), ledger)
-                if self._unreadable.get(partition) is not found:  # the next events are of the place before
+                # The next events belong to the former reading position.
+                if self._unreadable.get(partition) is not found:
                     sought.add(partition)
             elif ledger is not None:
                 epoch, before = record.leader_epoch(), newest.get(partition)
@@ -440,7 +441,7 @@ class Member:
         failed = found.asked
         if offset > found.batch:
             behind = min(offset, found.asked)
-            if behind - found.failed > 1:  # messages may lie between the two
+            if behind - found.failed > 1:  # messages may lie between the two batches
                 failed, found = found.failed, found._replace(good=behind)
             else:
                 failed, found = max(offset, found.asked), found._replace(batch=offset, good=0)
@@ -497,7 +498,7 @@ class Member:
             self._overtaken.discard(partition)
             ledger = self.settler.ledgers.get(partition)
             if ledger is None or partition in self.new:
-                continue  # it is read from another position on when its log is verified
+                continue  # when its log is verified, it is read from another position on
             name, position = topics.partition_name(*partition), ledger.position
             if position > high:
                 # Offsets of received messages come again, and no leader epoch shows from where on.

@@ -135,7 +135,7 @@ class Saved(NamedTuple):
     def cut(self, at: int, epoch: int) -> Saved:
         """Return what counts after the log parted at an offset, before which it has a leader epoch; -1: not known."""
         number = self.cuts[-1][1] + 1 if self.cuts else 1
-        kept = tuple(each for each in self.cuts if each[0] < at)  # the others are above the new cut
+        kept = tuple(each for each in self.cuts if each[0] < at)  # cuts above the new one are left out
         below = self.below(at)
         lineage = below.lineage
         if lineage.batch is None and epoch < 0:
@@ -225,7 +225,7 @@ def layout(parts: Iterable[tuple[int, int]]) -> Layout:
     for index, (characters, offsets) in enumerate(parts, 1):
         size += characters
         width += offsets
-        saved = _BITS * size - width  # by bits instead of all runs so far, in sixths of a character
+        saved = _BITS * size - width  # what bits save against all runs so far, in sixths of a character
         if saved - lowest > largest:
             first, last, largest = start, index, saved - lowest
         if saved < lowest:
@@ -321,7 +321,8 @@ def _encode_starts(saved: Saved) -> str:
 
 def _encode_lineage(saved: Saved) -> str:
     (epochs, batch, end, _), cuts = saved.lineage, saved.cuts
-    former = [each for each in cuts if each[0] <= saved.offset][-1:]  # of those below the offset the last one counts
+    # Of the cuts below the offset only the last one counts.
+    former = [each for each in cuts if each[0] <= saved.offset][-1:]
     kept = [*epochs[-MAX_EPOCHS:], *former, *(each for each in cuts if each[0] > saved.offset)]
     if not end and not kept:
         return ""
@@ -413,9 +414,9 @@ def worst_parts(opened: Sequence[int], position: int) -> list[tuple[int, int]]:
     """Return at most how many characters the open offsets take, whatever subset of them is done: parts for
     :func:`timers.queue.metadata.layout`, each of consecutive offsets and the done ones that follow.
 
-    An open message takes one character, and the gap after it those of its length. This is enough for all subsets,
-    because a gap of three parts takes no more characters than the parts, and ``n`` consecutive messages take at most
-    ``n``: if every second one is done.
+    An open message counts as one character, and the gap after it as the characters of its length. No subset takes more:
+    if messages between gaps are done, the three parts become one gap, which takes no more characters than they did; and
+    ``n`` consecutive messages take at most ``n`` characters, namely if every second one is done.
 
     Args:
         opened: ascending.

@@ -127,7 +127,7 @@ class Terms:
 
     def pause_s(self, entry: Entry) -> float:
         """Return how long a message waits after the end of a lease: as after a failure. Not if it is given up next."""
-        spread = entry.offset * _GOLDEN % 1  # messages that were received together come one after the other
+        spread = entry.offset * _GOLDEN % 1  # 0 to 1: spreads messages that were received together
         return 0.0 if entry.attempt > self.backoff.retries else self.backoff.delay_s(entry.attempt, spread)
 
 

@@ -232,7 +232,7 @@ def log_failure(message: Message, error: BaseException) -> None:
                 _log.warning(f"{failed[0]}\n%s", *failed[1:], error.trace)
             else:
                 _log.warning(*failed, exc_info=error)
-        except BaseException:  # code of the exception, which the log calls
+        except BaseException:  # repr() of the exception, which the log calls, may fail too
             _log.warning(*failed)
 
 
@@ -471,7 +471,8 @@ class Child:
                     self.end(kill=True)
                     return False
                 if message is not None and _is_over(message):
-                    # Ended here, an import that takes longer than a lease would begin anew with each message.
+                    # The process is not ended here: an import that takes longer than a lease would begin anew with each
+                    # message.
                     _log.warning(
                         "message %s: its lease is over, and a process still imports its handler: the next message "
                         "waits for this process",
@@ -488,7 +489,7 @@ class Child:
                 "function of a module that can be imported, and a program that calls run() needs "
                 '`if __name__ == "__main__":` around it'
             ) from error
-        return message is None or not _is_over(message)  # its lease may have ended since the last look
+        return message is None or not _is_over(message)  # the lease of the message may have ended since the last look
 
     def _launch(self) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would copy librdkafka's locks without its threads

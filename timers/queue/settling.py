@@ -137,7 +137,7 @@ class Settler:
                 self._note_drop(owned.ledger.changes != owned.settled)
                 owned.ledger.drop()
         kept = [job for job in self.jobs if self.owns(job.partition, job.ledger)]
-        if len(kept) < len(self.jobs):  # a guard has no letter, and is no call of a receiver
+        if len(kept) < len(self.jobs):  # the job of a guard has no letter, and no receiver waits for it
             self._note_drop(any(job.letter for job in self.jobs if not self.owns(job.partition, job.ledger)))
         self.jobs = kept
         return held

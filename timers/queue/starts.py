@@ -63,7 +63,7 @@ class Starts:
         self._horizon = 0
         self._started_first = self._started_end = 0
         self._next_group = max(1, start.group // _SHRINK) if start.group else 0
-        self._cause_end = start.end if start.group else 0  # the message that ended the process is below
+        self._cause_end = start.end if start.group else 0  # the message that ended the process has an offset below this
         self._ready: deque[Entry] = deque()
         self._suspects: deque[Entry] = deque()
         self._group: deque[Entry] = deque()

@@ -55,7 +55,7 @@ class Strangers:
 
     def look_soon(self) -> None:
         """Look at once: the group has dealt again, so this process is in it."""
-        self._names = []  # they may have gone, while the brokers keep the kind of the group
+        self._names = []  # the members may have gone; the brokers keep the kind of their group
         self._next_look, self._kept_out = 0.0, []
 
     def check(self, admin: Any) -> None:

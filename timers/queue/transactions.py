@@ -53,7 +53,7 @@ class AnsweringPlaces:
         self._access = access
         self._ledger_topic = ledger_topic
         settings = kafka.settings
-        guard_topic = settings.id_topic  # empty if there are none
+        guard_topic = settings.id_topic  # empty if there are no timers with ids
         self._own = {
             Kind.RETRY: kafka.request_topic,
             Kind.LETTER: settings.dead_letter_topic,
@@ -178,7 +178,7 @@ class Transactions:
             wait([self._opened[1]], _CLOSE_S)
         self._opened = None
         with contextlib.suppress(AttributeError):  # it was never opened
-            del self.places  # and the connections with which it asks
+            del self.places  # this also closes the connections with which places asked
 
     def ask_leaders(self, jobs: Iterable[Job]) -> AnsweringPlaces:
         """As :meth:`timers.queue.port.Port.ask_leaders`."""
@@ -211,8 +211,8 @@ class Transactions:
                 self._abort(producer)
             was_silent = self._is_silent
             self._is_silent = isinstance(error, KafkaException) and code_of(error) in UNREACHABLE
-            if was_silent and self._is_silent:  # once, one leader may be away
-                self._opened = None  # it may have lost the addresses of all brokers: see lost_brokers
+            if was_silent and self._is_silent:  # twice: after one silence, a single leader may be away
+                self._opened = None  # the producer may have lost the addresses of all brokers: see lost_brokers
             return Outcome.REFUSED
         self._is_silent = False
         return self._commit(producer)

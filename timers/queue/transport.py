@@ -350,7 +350,7 @@ class Transport:
     def _on_revoke(
         self, revoked: Callable[[list[Partition]], None], consumer: Consumer, partitions: list[TopicPartition]
     ) -> None:
-        if consumer is self._consumer:  # else it was given up
+        if consumer is self._consumer:  # else the consumer was given up
             self.strangers.look_soon()
             revoked(self._with_returns(partitions))
 
@@ -411,7 +411,7 @@ class Transport:
         if TRANSACTION_LOG.name in answers:
             judged.append((TRANSACTION_LOG, answers[TRANSACTION_LOG.name], _replicas(self._log_of_transactions)))
         found = wrong_configs(self._settings.brokers, judged, 1, kept="messages")
-        wrong = [each for each in found if each.severity != NOTE]  # that there is one replica, workers say
+        wrong = [each for each in found if each.severity != NOTE]  # workers report notes, such as a single replica
         log_new(wrong, self._wrong_configs, _log)
         self._wrong_configs = wrong
         self._next_configs = monotonic() + (_CONFIGS_S if self._configs else _FIRST_CONFIGS_S)
@@ -536,7 +536,7 @@ class Transport:
         """
         if monotonic() < self._next_topics:
             return 0
-        self._asking.poll(0)  # nothing else takes its statistics
+        self._asking.poll(0)  # poll() lets the client report its statistics: nothing else does
         if self._asking_lost.are_all:
             _log.warning("the client that asks for commits of %s %s: it is made anew", self.group, LOST_BROKERS)
             self._open_asking()  # the former one is freed when no call of the second thread uses it

@@ -55,7 +55,8 @@ class Verification:
         self._ends: dict[int, EpochEnd] = {}
         self._last = self._lineage.end - 1
         self._is_other = False
-        self._reads = self._lineage.batch is not None and self._last >= loaded.low  # else retention has deleted it
+        # Else retention has deleted the batch.
+        self._reads = self._lineage.batch is not None and self._last >= loaded.low
         if not self._reads:
             self._go_on()
 
@@ -83,7 +84,7 @@ class Verification:
             epoch, batch = passed(record)
             self.is_over = epoch < 0 or (epoch, batch) == (self._lineage.epochs[-1][0], self._lineage.batch)
             self._is_other = not self.is_over
-        elif error.code() in UNREADABLE:  # it is there, and cannot be compared
+        elif error.code() in UNREADABLE:  # the batch is there, and cannot be compared
             self._reads = False
         elif error.code() == KafkaError._PARTITION_EOF:
             self._is_other = record.offset() > self._last or self.loaded.high <= self._last

@@ -300,7 +300,7 @@ class TimersApp(faust_internals.App):
     @Service.task
     async def _observe_health(self) -> None:
         while not (self.should_stop or self.status.was_ready):
-            self.status.was_ready = not health.unready(self.status)  # also without a caller of the page
+            self.status.was_ready = not health.unready(self.status)  # noted here too, because nothing may read the page
             await self.sleep(HEALTH_S)
 
     @Service.task

@@ -100,7 +100,7 @@ class TopicFollower(Service):
         failed = ""
         while not self.should_stop:
             count = self._partitions()
-            if not count:  # aiokafka would ask for it without a pause
+            if not count:  # aiokafka would ask for an absent topic without a pause
                 await self.sleep(ABSENT_POLL_S)
                 continue
             consumer = AIOKafkaConsumer(

@@ -357,7 +357,7 @@ def base_path(settings: Settings) -> str:
     return urlsplit(settings.console_url).path
 
 
-def address(settings: Settings) -> str:
+def local_url(settings: Settings) -> str:
     """The URL under which this machine reaches the console."""
     scheme = "https" if settings.console_cert_file else "http"
     return f"{scheme}://{reached_here(settings.console_bind)}:{settings.console_port}{base_path(settings)}"

@@ -111,7 +111,7 @@ def fit(spark: SparkSession, tables: ColdTables, topic: str, topic_id: str, say:
         say("hold: the checkpoint is older than the table: some requests are read once more")
     elif (
         (last is not None and not max(planned - 1, ended) <= last <= planned)
-        or not query  # Spark goes on with no checkpoint whose metadata is damaged; nothing is done if there is none
+        or not query  # Spark refuses a checkpoint with damaged metadata
         or _was_restored(spark, tables, query)
     ):
         _read_anew(spark, checkpoint, "table and checkpoint do not fit together", topic, say)

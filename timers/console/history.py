@@ -148,7 +148,7 @@ class _Reading:
             if not self._is_known or source == self._source:
                 self._source, self._due_s, self._target = source, due_s, target
                 self._key = key.encode() if isinstance(key, str) else key or b""
-        if not decoded.follows:  # these the engine has appended
+        if not decoded.follows:  # occurrences that follow another one were appended by the engine
             self.add(timestamp_ms, what, source=source, due=next(iter(decoded.rows), None))
 
     def read_verdicts(self) -> None:

@@ -194,7 +194,7 @@ class KafkaCluster:
                 if await asyncio.to_thread(self._make_log):
                     logger.error("topic %s was deleted: it is made anew", self._settings.console_log_topic)
                     self._log_made_at, self._log_opening = monotonic(), None
-                    await asyncio.to_thread(publisher.close)  # it would find the new topic only later
+                    await asyncio.to_thread(publisher.close)  # this producer would find the new topic only later
                 elif monotonic() > min(give_up_s, self._log_made_at + 2 * PUBLISH_TIMEOUT_S):
                     raise  # else another entry has made it anew
 
@@ -424,7 +424,7 @@ class KafkaCluster:
         try:
             await self._opening.run(follower.open, positions)
         except asyncio.CancelledError:
-            follower.stop()  # its thread may open it later
+            follower.stop()  # the thread may still open the follower
             raise
         return follower
 
@@ -509,7 +509,7 @@ def find_group(settings: Settings) -> FoundGroup:
     try:
         workers = found(settings.app_id)
         if not workers.workers:
-            with suppress(GroupAuthorizationFailedError):  # then it is not seen
+            with suppress(GroupAuthorizationFailedError):  # without the right, the engine is not shown
                 engine = found(engine_id(settings.app_id))
                 if engine.workers or not workers.taken:
                     return engine

@@ -241,7 +241,8 @@ class Issuer:
                         logger.error("the issuer of logins %s cannot be used: %s", self.name, error)
                     self._silence = str(error)
                 finally:
-                    self._tried_at = monotonic()  # its end: it may take longer than the pause, while others wait
+                    # The end of the attempt: it may take longer than the pause, while others wait.
+                    self._tried_at = monotonic()
         if self._known and monotonic() < self._known.read_at + STALE_S:
             return self._known
         raise self._unreachable(self._silence)

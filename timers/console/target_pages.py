@@ -39,7 +39,7 @@ async def _held(call: Call, name: str, until: float) -> dict[str, Any]:
     try:
         while count.goes_on and monotonic() < until:
             count.add((await ask(call, COUNT_PATH, count.asked)).body)
-    except Problem:  # what is paused is known all the same
+    except Problem:  # the pauses are known without this answer
         return HeldCounter(name, 0).shown
     return count.shown
 

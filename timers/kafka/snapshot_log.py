@@ -80,7 +80,8 @@ class _Sending:
             "compression.type": "lz4",
             "message.max.bytes": RECORD_BYTES,
             "message.timeout.ms": int(UNACKNOWLEDGED_S * 1000),
-            # After this time a topic that was deleted is one that does not exist: by default after 30 s.
+            # librdkafka waits this long for the metadata of a topic that it does not find (by default 30 s). After
+            # that, a deleted topic is an error.
             "topic.metadata.propagation.max.ms": 3000,
             "queue.buffering.max.kbytes": WAITING_BYTES // 1024,
             "linger.ms": 5,

@@ -276,7 +276,7 @@ def _spans(
     try:
         # In this order: a transaction that commits between the two would show what fired before that time.
         ends, firsts = offsets.ends(topics), offsets.at_time(topics, since_ms)
-    except TimersError:  # one topic may be the reason
+    except TimersError:  # ask topic by topic: one topic may be the reason
         for topic in topics:
             try:
                 ends |= offsets.ends([topic])

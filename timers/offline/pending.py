@@ -382,7 +382,7 @@ def export(
             progress = read.progress([tp])[tp]  # not for all at once: workers delete what an old progress names
             if move:
                 if tp not in moves.former:
-                    read.read_up(tp, progress)  # what is left to read after the move is little
+                    read.read_up(tp, progress)  # so that little is left to read after the move
                 progress = moves.move(settings, cluster, tp)
             before = writer.count
             for due_s, rows in read.pending(tp, progress):

@@ -209,7 +209,7 @@ class Postgres:
                 self._url,
                 autocommit=True,
                 application_name="timers-outbox",
-                target_session_attrs="read-write",  # of several hosts the one that is no standby
+                target_session_attrs="read-write",  # if the URL has several hosts: the one that is no standby
                 connect_timeout=5,
                 keepalives_idle=5,
                 keepalives_interval=2,
@@ -237,8 +237,8 @@ class Postgres:
 
     def forget(self) -> None:
         if self._connection is not None:
-            with contextlib.suppress(Exception):  # it may just be closed
-                os.close(self._connection.fileno())  # its own end would end the session of the other process
+            with contextlib.suppress(Exception):  # another thread may just have closed it
+                os.close(self._connection.fileno())  # close() would end the session of the other process
 
     def is_first(self) -> bool:
         ((oid, pid, is_shared, is_first),) = self._execute(

@@ -210,7 +210,7 @@ class Relay:
                 self.counters.error, self.counters.refused = None, 0
                 stop.wait(POLL_S)
                 return
-            self._opened()  # so that the first row does not wait for it
+            self._opened()  # connect now, so that the first row does not wait for it
             self.counters.is_first = True
             logger.info("this relay sends the rows")
         if time.monotonic() >= self._count_at:
@@ -474,7 +474,7 @@ class Relay:
         self._has_failed = self._has_failed and self._publisher is not None
         if self._publisher is None:
             publisher = Publisher(self._kafka, thread="timers-outbox", keep_order=True, partitioner=ID_PARTITIONER)
-            self._publisher = publisher  # it looks how many partitions there are now, too
+            self._publisher = publisher  # a new producer also looks up the present number of partitions
         self._publisher.open()
         return self._publisher
 

@@ -124,7 +124,8 @@ def retried(action: Callable[[], T]) -> T:
             if not is_conflict(error):
                 raise
             logger.info("another program has changed the table, try %d: %s", tried + 1, str(error).partition("\n")[0])
-            time.sleep(random.uniform(0.5, 1.0) * min(10.0, 0.2 * 2**tried))  # not in step with the other one
+            # A random pause: the other program would retry at the same moments.
+            time.sleep(random.uniform(0.5, 1.0) * min(10.0, 0.2 * 2**tried))
     return action()
 
 

@@ -126,7 +126,7 @@ async def cancel_all(page: Page) -> Reply:
         step = await page.api("cancelTimers", {**_asked(selection), "confirm": following})
         counts = {name: counts[name] + step["verdicts"][name] for name in COUNTED}
         following = step["next"]
-    except Problem as error:  # what was cancelled before is still said, and the rest of the step can be tried again
+    except Problem as error:  # the page still shows how many were cancelled; the rest can be tried again
         problem = error.body
         counts = {name: counts[name] + problem.get("verdicts", {}).get(name, 0) for name in COUNTED}
         following = problem.get("next", following)

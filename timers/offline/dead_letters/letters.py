@@ -509,7 +509,8 @@ class LetterLog:
         """
         if letter.is_of_receiver:
             return None if letter.is_truncated else letter.request
-        if letter.decoded.code == BATCH_UNREADABLE:  # its value is a batch, and its source cannot be read
+        # The value of this letter is a batch, and its source cannot be read.
+        if letter.decoded.code == BATCH_UNREADABLE:
             return None
         place = topics.parse_source(letter.decoded.source)
         if not (letter.is_truncated or letter.is_cut) or place is None or letter.request_format is None:

@@ -557,7 +557,8 @@ class History:
             for path, keys in ((self.events, ("callback_key", "record_key")), (self.timers, ("key",))):
                 is_it = " or ".join([_HAS_ID, *(f"old.{each} = new.key" for each in keys)])
                 if path == self.events:
-                    is_it += " or old.record_key = encode(new.id, 'UTF-8')"  # of a request that was refused
+                    # Of a request that was refused, the id is in `record_key`.
+                    is_it += " or old.record_key = encode(new.id, 'UTF-8')"
                 merge = DeltaTable.forPath(self._spark, path).alias("old").merge(erased.alias("new"), is_it)
                 columns: dict[str, str | Column] = {**empty, **dict.fromkeys(keys, "null")}
                 if path == self.events:

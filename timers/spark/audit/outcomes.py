@@ -308,7 +308,8 @@ def _faults(moment: Moment) -> Column:
     # The tick and the callback may have been appended by two brokers.
     early = (F.col("fired_ms") < start_ms) | (F.col("append_ms") + moment.clocks_ms < start_ms)
     altered = (F.col("least_content") != F.col("content")) | (F.col("largest_content") != F.col("content"))
-    altered |= F.coalesce("is_untimed", F.lit(False))  # its tick cannot be compared with the due second
+    # The tick of an untimed callback cannot be compared with the due second.
+    altered |= F.coalesce("is_untimed", F.lit(False))
     slow = F.lit(False) if moment.max_lag_s is None else F.col("lag_ms") > moment.max_lag_s * 1000
     matched = F.col("status").isNotNull()  # the request of an unmatched firing may be out of scope
     fired = F.col("status") == FIRED

@@ -192,8 +192,9 @@ class Cold(NamedTuple):
 class Reading:
     """The topics of an audit, and the offsets up to which they are read.
 
-    Ends of all topics are chosen first. An end is where a topic ended then, as soon as the transactions that were open
-    have ended. Ends of outputs come before those of requests, so that the requests of all outputs are read.
+    Ends of all topics are chosen first. The end of a topic is its high watermark at that moment. It is used once the
+    transactions that were open then have ended. Ends of outputs come before those of requests, so that the requests of
+    all outputs are read.
 
     Attributes:
         formats: request topic -> its format.

@@ -49,7 +49,7 @@ class Commands:
             look = submit(self._reader.look(TARGETS_LOOK_S if self._read.is_set() else 0.0))
             try:
                 found, why = look.result(2 * TARGETS_ANSWER_S), "it has no leader"
-            except Exception as error:  # of whatever kind: timers fire, and what is held stays held
+            except Exception as error:  # any error: timers still fire, and held timers stay held
                 look.cancel()
                 found, why = None, repr(error)
                 if not isinstance(error, (KafkaError, OSError, ValueError, NotYet)) and not failing:

@@ -613,7 +613,7 @@ class MachineRun:
         """What is to be read where a batch cannot be read: what is after it, if it is passed over.
 
         Raises:
-            LogMismatch: no operator has accepted that.
+            LogMismatch: no operator has accepted that the batch is passed over.
         """
         position, end, lineage = machine.position, batch.read_on_from, self._read.lineage
         if not machine.progress.settings.passes_over(batch.from_offset, batch.end_offset):
@@ -622,7 +622,7 @@ class MachineRun:
             if sentence is not None:
                 raise LogMismatch(sentence)
             if not pass_over(machine, letter_of(batch), end):
-                return self._fetches(position)  # it has no tick yet
+                return self._fetches(position)  # the machine has had no tick yet
         passed = Fetched(position, end, [], lineage=lineage and lineage.before(end))
         return chain([passed], self._fetches(end))
 

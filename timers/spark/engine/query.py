@@ -525,7 +525,7 @@ class _Cause(Enum):
 _OWN_CAUSES = {
     **dict.fromkeys((each.__name__ for each in (Lost, TooMuch, DeliveryFailed, Unanswered)), _Cause.OTHER),
     Fenced.__name__: _Cause.OTHER,
-    StoreInUse.__name__: _Cause.OTHER,  # of an attempt that is fenced, and does not know it yet
+    StoreInUse.__name__: _Cause.OTHER,  # another attempt has the store: it is fenced, and does not know it yet
     StoreError.__name__: _Cause.OTHER,  # such as a full disk: no timer is lost, and an operator may mend it
     CheckpointMismatch.__name__: _Cause.MISMATCH,
 }

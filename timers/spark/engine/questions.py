@@ -164,7 +164,7 @@ class CopyView:
         return iter(self._view)
 
     def close(self) -> None:
-        self._copy.condemn()  # it is deleted when it is closed
+        self._copy.condemn()  # a condemned copy is deleted when it is closed
         self._copy.close()
 
 

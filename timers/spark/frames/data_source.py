@@ -208,7 +208,7 @@ class TimersWriter(DataSourceArrowWriter, _StreamWriter):  # type: ignore[misc]
         except InvalidTimerError:
             raise
         except TimersError:
-            _publisher.cache_clear()  # its producer may be useless now
+            _publisher.cache_clear()  # the producer of this publisher may be useless now
             raise
         assert isinstance(count, int)
         return Sent(count)

@@ -253,7 +253,8 @@ class RowFiles:
         found = _schema(whole)
         fields = [each for each in found if each.name not in self.ignored and each.name not in places]
         fields += [pa.field(name, pa.string()) for name in places if name not in self.ignored]
-        return TimerColumns(pa.schema(fields), replace(self.options, past="fire"))  # what is past is known later
+        # Whether a row is in the past is checked later.
+        return TimerColumns(pa.schema(fields), replace(self.options, past="fire"))
 
     def _rows_of_parquet(self, file: BinaryIO, places: Mapping[str, str | None], now_ns: int) -> Iterator[Line]:
         whole = _parquet(file)

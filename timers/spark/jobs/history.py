@@ -360,7 +360,7 @@ class _Job:
             self._hold_trimming()
         self._add(rest, progress, as_of_ms, self._again_s if size or not is_last else None)
         if is_last and size:
-            self._note(None)  # also that the timers are made
+            self._note(None)  # the second note says that the timers are made, too
         self._noted_at = monotonic()
         self._hold_trimming()
         return size
@@ -450,7 +450,7 @@ class _Job:
                 plan.ends.setdefault(topic, {})[partition] = end
                 plan.positions[role, topic, partition] = Position(start, high, log, id, as_of_ms)
             for of, name, partition in self._known.positions.keys() - plan.positions.keys():
-                if (of, name) == (role, topic):  # it was made anew with fewer partitions
+                if (of, name) == (role, topic):  # the topic was made anew with fewer partitions
                     known = self._known.positions[role, topic, partition]
                     plan.gaps.append(Gap(topic, partition, known.offset, known.end, as_of_ms, TOPIC_MADE_ANEW, role))
         return plan
@@ -589,7 +589,7 @@ class _Job:
         """Bring the timers up to the events."""
         begun, through = monotonic(), self._known.batch
         topics = topics_in(self._settings, self._known, self._anew)
-        with self._monitor.at_work():  # it may be all timers, and is not kept if it does not end
+        with self._monitor.at_work():  # this may make all timers, and nothing of it is kept if it is stopped
             count = retried(partial(self._table.make, self._known.through, through, topics, self._moment))
         self._known = self._known._replace(through=through)
         self._total.timers += count

@@ -91,7 +91,7 @@ class KafkaPort:
 
     def _open(self) -> TransactionalWriter:
         is_known, writer = self._check_newest(), self._make()
-        if is_known:  # else the group's coordinator would be waited for again
+        if is_known:  # else a second check would wait for the group's coordinator again
             self._check_newest()
         return writer
 

@@ -117,7 +117,7 @@ def decode_due(headers: Sequence[h.Header]) -> int:
 
 def rebuild_request(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list[h.Header]]:
     """Return key, value and headers of a request, rebuilt from its timer."""
-    if is_occurrence(row):  # of what has not fired: the timer begins again with it
+    if is_occurrence(row):  # an occurrence that has not fired: the timer begins again with it
         rule, _, nominal_s, decided_s, *_, callback = occurrence_of(row)
         _, value, headers = future.rebuild_request(callback, origin)
         decided_s = decided_s if nominal_s is None else nominal_s - 1
@@ -299,7 +299,7 @@ def _decode_repeating(
     if h.TIMER_AGAIN in own and has_due and decode_due(record.headers) * 1000 <= record.timestamp:
         return False
     if not repeats:
-        if has_due:  # so it was read before this level was known
+        if has_due:  # such a record was read so before this level was known
             return False
         raise InvalidRequestError("level-too-low", _LEVEL_TOO_LOW)
     offset, timestamp_s = record.offset, record.timestamp // 1000

@@ -111,7 +111,7 @@ def end_markers(rows: Sequence[Row]) -> list[tuple[bytes | None, bytes]]:
 
 def rebuild_request(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list[h.Header]]:
     """Return key, value and headers of a Start marker, rebuilt from its timer. It is due at once."""
-    if _ID.fullmatch(origin.timer_id) is None:  # of another program, which wrote to the retry topic
+    if _ID.fullmatch(origin.timer_id) is None:  # another program has written this record to the retry topic
         return future.rebuild_request(row, origin)
     _, _, key, value, _, _ = row
     message_key = key_bytes(key) or b""

@@ -278,7 +278,7 @@ async def test_two_users_who_open_the_overview_together_keep_their_counts_of_let
 
 
 async def test_a_long_count_of_the_letters_of_queues_goes_on_for_the_next_page(constants: Constants) -> None:
-    constants("timers.console.web.worker_screens", SILENCE_S=0.2)
+    constants("timers.console.web.worker_screens", SILENT_AFTER_S=0.2)
     may_answer = asyncio.Event()
     asked = 0
 

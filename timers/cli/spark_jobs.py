@@ -96,7 +96,7 @@ def engine(checkpoint: str | None, buckets: int | None, max_requests: int, **opt
         if stop.is_set():
             say("stopped")
             return
-        query.check_no_workers(settings)  # Spark's start has taken a while
+        query.check_no_workers(settings)  # asked again: a worker may have begun while Spark started
         # From here on an engine that runs is fenced: a refused start, or Ctrl-C while Spark starts, must not end it.
         run = start.announce(settings, cluster)
         driver = Driver(settings, cluster, run, oscillator.wake)

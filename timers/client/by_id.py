@@ -502,7 +502,7 @@ def _read_while_used(used: weakref.ref[ById], consumer: Consumer, admin: AdminCl
 
 
 def probe_of(key: bytes, partitions: int) -> bytes:
-    """A new id whose verdict is written to the same partition as the verdict on ``key``."""
+    """A new id, for a probe: its verdict is written to the same partition as the verdict on ``key``."""
     verdict_partition = partition_of(key, partitions)
     name = uuid.uuid4().hex
     probes = (f"{PROBE}{name}-{number:06}".encode() for number in itertools.count())

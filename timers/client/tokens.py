@@ -93,7 +93,7 @@ class SqlTable:
             cursor.execute(statement, values)
             changed = int(cursor.rowcount)
         except BaseException:
-            # On a lost connection these fail too, and would hide the cause.
+            # On a lost connection rollback and close fail too, and their errors would hide the first one.
             if self._commit:
                 with contextlib.suppress(Exception):
                     self._connection.rollback()

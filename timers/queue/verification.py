@@ -113,9 +113,9 @@ class Verification:
         if isinstance(found, Parted):
             at = found.offset or 0
             epoch = self._epoch_before(at)
-            # Former epochs were not kept, or the first record that was read is not the first one of its epoch. If the
-            # epoch below is not known, it could not be seen that the log loses its end there, and what came then would
-            # count as done.
+            # The epoch below the parting is unknown if former epochs were not kept, or if the first record that was
+            # read is not the first one of its epoch. With a wrong epoch, the queue would not notice that the log loses
+            # its end there, and would take the records that come then for done.
             is_unknown = epoch < 0 or (at <= epochs[0][1] and (is_inside or len(epochs) >= MAX_EPOCHS))
             self.is_over, self.parted = True, (self.loaded.low, -1) if is_unknown else (at, epoch)
         elif found is None:  # the record may be there, and its leader does not know yet that it is committed

@@ -125,7 +125,7 @@ class Evidence:
         """The dead letters and retries that belong to no request.
 
         Args:
-            has_retries: whether the retry topic has records: to look for its rows costs a look at all.
+            has_retries: whether the retry topic has records; if not, all records need not be read to find its rows.
         """
         is_moved = (F.col("topic") == self._topics.retry) & (F.col("kind") == TIMER)
         moved = self._requests.where(is_moved).groupBy("request").agg(F.count(F.lit(1)).alias("records"))

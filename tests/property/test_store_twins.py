@@ -206,8 +206,11 @@ class Twins:
         self.drop(next_offset)
 
     def drop(self, next_offset: int = MAX_OFFSET) -> None:
-        for store in (self.memory, self.rocks):
-            store.drop_through(self.fired_through, next_offset)
+        both = self.memory, self.rocks
+        usable = [each.drop_through(self.fired_through, next_offset, indexed=True) for each in both]
+        assert usable[0] == usable[1]
+        for each in () if usable[0] else both:
+            each.drop_through(self.fired_through, next_offset)
         self.next_offset = self.memory.applied
 
     def check_sought(self, everything: list[tuple[int, Row]]) -> None:

@@ -34,8 +34,8 @@ CHANGED = {
     ),
     "[I33] an opening deletes what is held": paused(
         (
-            "store.drop_through(progress.fired_through, progress.next_offset, held_of)",
-            "store.drop_through(progress.fired_through, progress.next_offset)",
+            "store.drop_through(progress.fired_through, progress.next_offset, held_of, indexed=indexed)",
+            "store.drop_through(progress.fired_through, progress.next_offset, indexed=indexed)",
         ),
     ),
     "[I33] an opening deletes what is held in a hole": paused(

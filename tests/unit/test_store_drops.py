@@ -8,13 +8,14 @@ import pytest
 from rocksdict import WriteBatch
 
 from timers.core.fired import MOVED_HOLE_S
-from timers.core.keys import MAX_OFFSET, NOTHING_FIRED, OrderKey
+from timers.core.keys import MAX_OFFSET, NOTHING_FIRED, OrderKey, pack
 from timers.core.operation import cancelled
 from timers.core.ports import HeldOf
 from timers.core.progress import Progress, Rescue
 from timers.core.rescue import Cut, held, next_lost
 from timers.core.timer import Row
 from timers.machines.store.database import Database
+from timers.machines.store.failures import StoreDamaged
 from timers.machines.store.memory_limit import RocksMemory
 from timers.machines.store.rocks import RESTORE_ENTRIES, RocksStore
 
@@ -85,6 +86,39 @@ def test_what_is_held_stays_and_the_rest_goes_in_short_writes(tmp_path: Path, si
     assert sum(sizes) >= ROWS // 2 and max(sizes) < RESTORE_ENTRIES + 10
     assert store.pending == ROWS // 2
     assert all(rows[0][1] == target for _, rows in store.scan(NOTHING_FIRED, ROWS))
+    store.close()
+
+
+def test_a_store_with_ids_that_is_of_no_use_is_not_changed(tmp_path: Path, sizes: list[int]) -> None:
+    """One late row: a fenced owner had read it. The store is emptied, so nothing is written before."""
+    store, usable = written(tmp_path / "s"), list[bool]()
+    sizes.clear()
+    through = ROWS - 2, MAX_OFFSET
+    assert peak_of(lambda: usable.append(store.drop_through(through, ROWS - 5, indexed=True))) < MIB
+    assert (usable, sizes, store.applied, store.pending) == ([False], [], ROWS, ROWS)
+    assert store.drop_through(through, ROWS - 5) and (store.applied, store.pending) == (ROWS - 5, 0)
+    store.close()
+
+
+def test_a_store_with_fewer_rows_than_it_counts_is_damaged(tmp_path: Path) -> None:
+    store = written(tmp_path / "s")
+    store.pending = ROWS - 3
+    with pytest.raises(StoreDamaged, match=r"19999 rows are before the key .*, and 19997 in all"):
+        store.drop_through((ROWS - 2, MAX_OFFSET), ROWS)
+    store.close()
+
+
+@pytest.mark.parametrize("value", [b"", b"\x81\xa1k\x01", b"\xc0"])
+def test_an_entry_that_is_no_list_of_rows_is_damage(value: bytes, tmp_path: Path) -> None:
+    store = written(tmp_path / "s")
+    store._db.rdict[pack(7, 7)] = value
+    with pytest.raises(StoreDamaged):
+        [*store.view()]
+    store.close()
+    store = written(tmp_path / "s")
+    store._db.rdict[pack(7, 7)] = value
+    with pytest.raises(StoreDamaged):
+        store.drop_through((ROWS - 2, MAX_OFFSET), ROWS)
     store.close()
 
 

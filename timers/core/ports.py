@@ -261,7 +261,9 @@ class Store(Protocol):
     def oldest_due_s(self, after: OrderKey = ...) -> int | None:
         """Returns the due second of the first row above ``after``; None: there is none."""
 
-    def drop_through(self, fired_through: OrderKey, next_offset: int, held_of: HeldOf | None = None) -> None:
+    def drop_through(
+        self, fired_through: OrderKey, next_offset: int, held_of: HeldOf | None = None, *, indexed: bool = False
+    ) -> bool:
         """Delete the rows that have fired since the store was written. Call on opening, before a machine is made.
 
         A row at or below ``fired_through`` has fired only if its offset is below ``next_offset``. A row with a higher
@@ -272,6 +274,10 @@ class Store(Protocol):
         Args:
             held_of: says which rows at or below ``fired_through`` have not fired; None: no row is held. Such rows are
                 in groups of their own then.
+            indexed: the store is of no use if its index would be ahead of ``applied``: then nothing is deleted.
+
+        Returns:
+            False: it would be.
         """
 
 

@@ -13,16 +13,15 @@ def catch_up(store: Store, progress: Progress, *, indexed: bool = False) -> bool
         False: empty the store and read the log again. Another owner read the same requests under other settings [I4];
         or it moved ``fired_through`` past requests that only this store holds, and an index keeps no older versions.
     """
-    applied = store.applied
     held_of = HeldOf(progress.held, progress.holds_group) if progress.holds else None
-    store.drop_through(progress.fired_through, progress.next_offset, held_of)
-    dropped = store.applied < applied
+    if not store.drop_through(progress.fired_through, progress.next_offset, held_of, indexed=indexed):
+        return False
     for hole in progress.holes:
         # A store with a higher `applied` was written after the hole was known. If not, its history differs: then the
         # result is False.
         if store.applied <= hole.before_offset:
             store.drop_through(hole.through, hole.before_offset, held_of)
-    return progress.has_same_history(store.history, store.applied) and not (indexed and dropped)
+    return progress.has_same_history(store.history, store.applied)
 
 
 def is_fresh(store: Store, now_s: float, stale_after_s: int) -> bool:

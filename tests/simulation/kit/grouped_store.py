@@ -126,7 +126,9 @@ class GroupedStore(SimStore):
         fired_through: OrderKey,
         next_offset: int,
         held_of: HeldOf | None = None,
-    ) -> None:
+        *,
+        indexed: bool = False,
+    ) -> bool:
         before, held = self._sorted(), set[OrderKey]()
         for (due_s, _), group in before if held_of else ():
             past = [row for row in group if (due_s, row[0]) <= fired_through]
@@ -135,13 +137,16 @@ class GroupedStore(SimStore):
         def of_them(due_s: int, rows: list[Row]) -> list[Row]:
             return [row for row in rows if (due_s, row[0]) in held]
 
-        super().drop_through(fired_through, next_offset, held_of and held_of._replace(rows=of_them))
+        changes = held_of and held_of._replace(rows=of_them)
+        if not super().drop_through(fired_through, next_offset, changes, indexed=indexed):
+            return False
         left = {key for key, _ in self._rows}
         for (due_s, _), group in before:
             rows = [row for row in group if (due_s, row[0]) in left]
             kept = [row for row in rows if (due_s, row[0]) <= fired_through] if held_of else []
             for part in (kept, rows[len(kept) :]):
                 self._begin(due_s, part)
+        return True
 
     def oldest_due_s(self, after: OrderKey = NOTHING_FIRED) -> int | None:
         return next((key[0] for key, _ in self._sorted() if key > after), None)

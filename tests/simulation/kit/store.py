@@ -68,10 +68,13 @@ class SimStore(MemoryStore):
         fired_through: OrderKey,
         next_offset: int,
         held_of: HeldOf | None = None,
-    ) -> None:
+        *,
+        indexed: bool = False,
+    ) -> bool:
         self._past.append(self._image())
-        super().drop_through(fired_through, next_offset, held_of)
+        is_usable = super().drop_through(fired_through, next_offset, held_of, indexed=indexed)
         self.faults.point("after opening a store")
+        return is_usable
 
     def _load(self, key: bytes, value: bytes) -> None:
         self.faults.point("while a store is restored")

@@ -164,9 +164,13 @@ unpack: Callable[[Any], list[Row]] = partial(msgpack.unpackb, use_list=False, un
 
 
 def row_count(value: bytes) -> int:
-    """The number of rows in an entry: the length of an array of MessagePack."""
+    """The number of rows in an entry: the length of an array of MessagePack. Others raise as :data:`unpack` does."""
     kind = value[0]
-    return kind & 15 if kind < 0xDC else int.from_bytes(value[1 : 3 if kind == 0xDC else 5])
+    if 0x90 <= kind < 0xA0:
+        return kind & 15
+    if kind not in (0xDC, 0xDD):
+        raise ValueError(f"an entry begins with byte {kind:#x}, which begins no array")
+    return int.from_bytes(value[1 : 3 if kind == 0xDC else 5])
 
 
 def parts(rows: list[Row]) -> Iterator[list[Row]]:

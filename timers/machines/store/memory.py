@@ -139,13 +139,18 @@ class MemoryStore:
         fired_through: OrderKey,
         next_offset: int,
         held_of: HeldOf | None = None,
-    ) -> None:
+        *,
+        indexed: bool = False,
+    ) -> bool:
         def is_past(key: OrderKey, row: Row) -> bool:
             return key <= fired_through and not (held_of and held_of.rows(key[0], [row]))
 
         passed_over = any(row[0] >= next_offset and is_past(key, row) for key, row in self._rows)
+        if passed_over and indexed:
+            return False
         self._rows = [each for each in self._rows if not is_past(*each)]
         if passed_over:
             self._rows = [(key, row) for key, row in self._rows if row[0] < next_offset]
             self.applied = next_offset
             self.lineage = self.lineage.before(next_offset)
+        return True

@@ -62,18 +62,17 @@ class RocksView:
     ) -> None:
         self.applied, self.rows, self.history = applied, rows, history
         self._read_through_s = read_through_s or 0
+        self._read = 0
         self._db = db
         self._lock = Lock()
         self._items: Iterator[tuple[bytes, bytes]] | None = db.rdict.items(read_opt=db.no_caching)
         db.iterators.add(self)
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
-        rows, key, last = 0, b"", dict[bytes, bytes]()
+        key, last = b"", dict[bytes, bytes]()
         while part := self._next(key):
             for key, value in part:
-                if key < layout.ROWS_END:
-                    rows += layout.row_count(value)
-                elif key >= layout.OTHER:
+                if key >= layout.OTHER:
                     last[key] = value
                     if key not in COPIED:
                         continue
@@ -83,8 +82,8 @@ class RocksView:
             raise self._db.ended_early(key)
         names = (layout.APPLIED, layout.PENDING, layout.READ_THROUGH)
         applied, pending, through_s = (layout.U64.unpack(last.get(name, bytes(8)))[0] for name in names)
-        if (applied, pending, rows, through_s) != (self.applied, self.rows, self.rows, self._read_through_s):
-            why = f"{rows} rows of {self.rows} were read, and the numbers {applied}, {pending}, {through_s}"
+        if (applied, pending, self._read, through_s) != (self.applied, self.rows, self.rows, self._read_through_s):
+            why = f"{self._read} rows of {self.rows} were read, and the numbers {applied}, {pending}, {through_s}"
             raise self._db.damaged(INCOMPLETE, why)
 
     def _next(self, key: bytes) -> list[tuple[bytes, bytes]]:
@@ -97,6 +96,8 @@ class RocksView:
                 for item in self._items:
                     part.append(item)
                     size += len(item[0]) + len(item[1])
+                    if item[0] < layout.ROWS_END:
+                        self._read += layout.row_count(item[1])
                     if size > SLICE_BYTES:
                         break
             except Exception as error:
@@ -153,7 +154,7 @@ class RocksStore:
             journal = memory.journal()
             try:
                 for key, packed in db.items(JOURNAL, INDEX):
-                    self._remember(journal, key, self._decoded(_unpack_any, packed))
+                    self._decoded(partial(self._remember, journal, key), packed)
             except BaseException:
                 memory.forget(journal)
                 raise
@@ -207,8 +208,8 @@ class RocksStore:
             raise
 
     @staticmethod
-    def _remember(journal: IndexJournal, key: bytes, entries: Any) -> None:
-        journal.restore(U64.unpack_from(key, 1)[0], entries)
+    def _remember(journal: IndexJournal, key: bytes, packed: bytes) -> None:
+        journal.restore(U64.unpack_from(key, 1)[0], _unpack_any(packed))
 
     def view(self) -> RocksView:
         return RocksView(self._db, self.applied, self.pending, self.history, self.read_through_s)
@@ -226,21 +227,15 @@ class RocksStore:
         Raises:
             Unreadable: a value in ``pages`` cannot be decoded.
         """
-        pending, journal, last = 0, self._journal, dict[bytes, bytes]()
+        pending, last = 0, dict[bytes, bytes]()
         for part in (page[at : at + RESTORE_ENTRIES] for page in pages for at in range(0, len(page), RESTORE_ENTRIES)):
             batch = WriteBatch(raw_mode=True)
             if part[0][0] >= INDEX and part[-1][0] < OTHER:  # only ids, of which there may be many millions
                 deque(starmap(batch.put, part), maxlen=0)
             else:
-                for key, value in part:
-                    if key >= OTHER:
-                        last[key] = value
-                        continue
-                    if key < ROWS_END:
-                        pending += layout.row_count(value)
-                    elif key < INDEX and journal is not None:
-                        self._remember(journal, key, _restored(_unpack_any, value))
-                    batch.put(key, value)
+                if part[-1][0] >= OTHER:
+                    last |= {key: value for key, value in part if key >= OTHER}
+                pending += _restored(partial(self._put_part, batch), part)
             self._db.write(batch)
         batch = WriteBatch(raw_mode=True)
         for key, value in last.items():
@@ -251,6 +246,19 @@ class RocksStore:
         lineage = _restored(_lineage, (last.get(layout.LINEAGE), last.get(layout.COUNT)))
         self._write(batch, pending, applied, lineage)
         self.read_through_s = through_s
+
+    def _put_part(self, batch: WriteBatch, part: Page) -> int:
+        """Put rows, journal and index of a part of a snapshot into a batch. Returns the number of rows."""
+        rows = 0
+        for key, value in part:
+            if key < ROWS_END:
+                rows += layout.row_count(value)
+            elif key < INDEX and self._journal is not None:
+                self._remember(self._journal, key, value)
+            elif key >= OTHER:
+                continue
+            batch.put(key, value)
+        return rows
 
     @property
     def history(self) -> tuple[SettingChange, ...]:
@@ -492,13 +500,15 @@ class RocksStore:
         fired_through: OrderKey,
         next_offset: int,
         held_of: HeldOf | None = None,
-    ) -> None:
+        *,
+        indexed: bool = False,
+    ) -> bool:
         """Delete the rows that have fired since this store was written; see :class:`timers.core.ports.Store`.
 
         Another worker may have fired only a part of an entry, because it groups rows in another way: the rest is kept.
         """
         if fired_through == NOTHING_FIRED:
-            return
+            return True
         until_s, applied = fired_through[0], self.applied
 
         def parts_of(due_s: int, rows: list[Row]) -> tuple[list[Row], list[Row], list[Row]]:
@@ -526,6 +536,8 @@ class RocksStore:
         # Whether the store holds a row at or below ``fired_through`` that no commit accepted.
         past = entries() if applied > next_offset else ()
         is_late = any(row[0] >= next_offset for _, due_s, rows in past for row in parts_of(due_s, rows)[0])
+        if is_late and indexed:
+            return False
         if is_late:
             until_s, applied = layout.LAST_S, next_offset
         elif held_of is None:
@@ -549,12 +561,15 @@ class RocksStore:
                 self._write(batch, pending, applied)
                 batch = WriteBatch(raw_mode=True)
         self._write(batch, pending, applied, lineage)
+        return True
 
     def _drop_before(self, end: bytes) -> None:
         """Delete all rows before a key. They are counted, and neither unpacked nor deleted one by one: the write keeps
         all threads waiting."""
         first, count = next_key(NOTHING_FIRED), partial(self._decoded, layout.row_count)
         number = sum(count(value) for _, value in self._db.items(first, end))
+        if number > self.pending:
+            raise self._db.damaged(UNREADABLE, f"{number} rows are before the key {end!r}, and {self.pending} in all")
         if number:
             batch = WriteBatch(raw_mode=True)
             batch.delete_range(first, end)

@@ -417,13 +417,20 @@ def test_a_record_of_the_future_is_named_as_cause(made: Callable[..., Trial], ca
         trial.trim()
         trial.now_s += AGAIN_S
     assert (trial.brokers.start, trial.metrics.trim_refused) == (5, True)
-    assert caplog.text.count("its record at offset 5 has a time to come") == 1
     trial.brokers.to_come = None
+    for _ in range(3):
+        trial.trim()
+        assert trial.metrics.trim_refused, "its time has come, and what comes after it may be old"
+        trial.now_s += AGAIN_S
+    assert caplog.text.count("its record at offset 5 had a time to come") == 1
+    trial.brokers.kept_from = 6  # type: ignore[assignment]
+    assert (trial.trim(), trial.brokers.start, trial.metrics.trim_refused) == (2, 6, False)
+    trial.now_s += AGAIN_S
     trial.trim()
-    assert not trial.metrics.trim_refused, "it is only young now"
+    assert not trial.metrics.trim_refused, "the next one is only young"
     trial.brokers.kept_from = None
     trial.now_s += AGAIN_S
-    assert (trial.trim(), trial.brokers.start) == (2, 700)
+    assert (trial.trim(), trial.brokers.start) == (3, 700)
 
 
 def test_an_idle_log_gets_a_new_segment_once(made: Callable[..., Trial]) -> None:

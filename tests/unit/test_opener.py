@@ -91,6 +91,8 @@ class Rig:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store, self.progress, self.is_new, self.restores = Store(), Progress(20_000), False, False
         self.port: Port
+        self.restored: Any = None
+        """Another store than the present one, if a snapshot is restored."""
         self.mismatch: LogMismatch | None = None
         monkeypatch.setattr(opener, "open_partition", self._open_partition)
         monkeypatch.setattr(opener, "may_restore", lambda opened, apps: self.restores)
@@ -106,7 +108,7 @@ class Rig:
 
     def _restore(self, stores: object, tp: object, opened: Opened, *_: object) -> Opened:
         self.port.said.append("restore")
-        return opened
+        return opened._replace(store=self.restored or opened.store)
 
     def made(self, port: Port, *, fences: bool = True) -> Any:
         self.port = port
@@ -138,9 +140,15 @@ def test_the_former_owner_is_fenced_before_its_progress_is_read(rig: Rig) -> Non
 
 def test_a_new_machine_looks_for_snapshots_of_other_apps_and_restores_outside_of_places_of_readers(rig: Rig) -> None:
     rig.is_new = rig.restores = True
-    port = Port()
+    rig.restored, port = Store(), Port()
     assert rig.made(port).is_restored
     assert port.said[2:] == ["compacted", *READING, "apps", "restoring", "restore", "not restoring", "machine"]
+
+
+def test_a_machine_that_goes_on_with_its_store_was_not_restored(rig: Rig) -> None:
+    """No snapshot can be read, for example, or the disk has no room for a copy."""
+    rig.restores = True
+    assert not rig.made(Port()).is_restored
 
 
 @pytest.mark.parametrize(

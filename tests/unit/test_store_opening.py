@@ -133,7 +133,7 @@ def test_a_store_whose_catching_up_fails_is_closed(
 ) -> None:
     open_again().close()
 
-    def fail(store: RocksStore, *_: object) -> None:
+    def fail(store: RocksStore, *_: object, **__: object) -> None:
         keys = store._db._keys(b"")
         next(keys)  # its iterator keeps the files locked as long as a frame refers to it
         raise TimeoutError
@@ -150,7 +150,7 @@ def test_a_store_whose_catching_up_fails_is_closed(
 def test_a_new_store_of_which_a_step_fails_leaves_no_directory_and_no_lock(
     step: str, open_again: Callable[[], RocksStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError("IO error: Too many open files")
 
     with monkeypatch.context() as patch:
@@ -272,7 +272,7 @@ def emptied(stores: Stores, store: RocksStore) -> RocksStore:
 def restored(stores: Stores, store: RocksStore) -> RocksStore:
     beside = stores.open(TP, beside=True)
     asked: Any = None
-    return _Restoring(stores, TP, asked, asked, asked, asked, lambda: None, [store, beside]).use(beside)
+    return _Restoring(stores, TP, asked, asked, asked, asked, lambda: None, [store, beside], asked).use(beside)
 
 
 def of_another_log(stores: Stores, store: RocksStore) -> RocksStore:

@@ -1,5 +1,8 @@
 """An opening restores a store from the snapshots that the progress names, or leaves it as it is."""
 
+import errno
+import fcntl
+import os
 import shutil
 import subprocess
 import sys
@@ -13,16 +16,16 @@ import pytest
 
 from tests.harness.memory_store import MemoryView
 from tests.harness.snapshots import Records, records_of
-from timers.core.keys import NOTHING_FIRED
+from timers.core.keys import NOTHING_FIRED, pack
 from timers.core.ports import Lost, Page
 from timers.core.progress import LOG_CUT, History, NamedSnapshot, Progress, Rescue, SettingChange
 from timers.core.snapshots import Footer, Unreadable, bytes_of_snapshot
 from timers.core.timer import Row, TopicPartition
-from timers.errors import LogMismatch
+from timers.errors import LogMismatch, StoreError
 from timers.kafka.progress_log import ProgressLog
 from timers.machines.store import layout, opening
 from timers.machines.store.database import Database
-from timers.machines.store.failures import Condemnations
+from timers.machines.store.failures import Condemnations, failure
 from timers.machines.store.memory_limit import RocksMemory
 from timers.machines.store.opening import (
     ROOM_BYTES,
@@ -31,6 +34,7 @@ from timers.machines.store.opening import (
     delete_copies,
     may_restore,
     restore,
+    room_for,
     store_path,
     stored_partitions,
 )
@@ -43,6 +47,7 @@ TP = "timer-request", 3
 CLUSTER: Any = SimpleNamespace(cluster_id="cluster", topic_ids={TP[0]: b"t" * 16}, stale_after_s={})
 MEMORY = RocksMemory(2**22)
 ROWS = 40
+MIB = 2**20
 
 
 class SimSnapshotLog:
@@ -220,8 +225,10 @@ def test_a_process_that_is_killed_before_the_restored_store_has_its_place_finds_
     store.write({99: [row(8)]}, 9)
     store.close()
     path = store_path(rig.settings, TP)
+    shutil.copytree(path.with_name(f"{path.name}.restoring"), path.with_name("whole"))
     assert held(rig.opened()) == (0, []), "it may not be whole"
-    path.with_name(f"{path.name}.restoring").rename(path.with_name(f"{path.name}.restored"))
+    assert copies(rig) == ["whole"], "a task of Spark that is killed deletes no half copy"
+    path.with_name("whole").rename(path.with_name(f"{path.name}.restored"))
     assert held(rig.opened()) == (9, [8])
 
 
@@ -273,6 +280,69 @@ def test_a_store_is_read_on_if_the_disk_has_no_room_for_a_quicker_restore(
     fill(monkeypatch, bytes_of_snapshot(named) + ROOM_BYTES)
     assert held(rig.restore()) == (40, [*range(5, 40)])
     assert copies(rig) == []
+
+
+def test_copies_that_begin_together_leave_room_for_each_other(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them alone has room. Together they fill the disk, and again after the next start."""
+    store, named = rig.opened(), rig.progress.snapshot
+    assert named is not None
+    store.write({99: [row(3)]}, 10)
+    store.close()
+    other, size = rig.settings.data_dir / "worker-other/app-x/t/7.restoring", bytes_of_snapshot(named)
+    other.mkdir(parents=True)
+    fill(monkeypatch, 2 * size - MIB + ROOM_BYTES)
+    with room_for(rig.settings, other, [named], must=True):
+        assert held(rig.restore()) == (10, [3])
+        with room_for(rig.settings, other, [named]) as why:
+            assert f"it needs {size + ROOM_BYTES:,} bytes on the disk of {other}, which has" in why
+        with (other / "1.sst").open("wb") as file:  # so much less will be written
+            file.write(os.urandom(MIB + 2**16))
+            os.fsync(file.fileno())
+        assert held(rig.restore()) == (40, [*range(5, 40)])
+    with room_for(rig.settings, other, [named]) as why:
+        assert not why
+    assert not list(rig.settings.data_dir.rglob("*.room"))
+
+
+def test_room_for_the_copy_of_a_killed_process_is_free_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = rig.progress.snapshot
+    assert named is not None
+    fill(monkeypatch, bytes_of_snapshot(named) + ROOM_BYTES)
+    note = store_path(rig.settings, TP).parent.with_name("0.room")
+    note.write_bytes(b"1000000 /gone")
+    with note.open() as file, room_for(rig.settings, rig.settings.data_dir / "x", [named]) as why:
+        assert not why and not note.exists()
+        note.write_bytes(b"1000000 /gone")
+    with note.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with room_for(rig.settings, rig.settings.data_dir / "x", [named]) as why:
+            assert why
+
+
+@pytest.mark.parametrize("low", [0, 17])
+def test_a_copy_that_fills_the_disk_although_it_had_room_is_given_up_if_the_log_can_be_read(
+    low: int, rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another program may have filled it. A failure of the present store, or of a copy that is needed, is one."""
+    store, write = rig.opened(), Database.write
+    store.write({99: [row(3)]}, 10)
+    store.close()
+
+    def full(self: Database, batch: Any) -> None:
+        if self._path.name.endswith(".restoring"):
+            raise failure(self._path, os.strerror(errno.ENOSPC))
+        write(self, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "write", full)
+        if low:
+            with pytest.raises(StoreError, match="No space left"):
+                rig.restore(low=low)
+        else:
+            assert held(rig.restore()) == (10, [3])
+            assert "its log is read on, although a restore is quicker: the store in" in caplog.text
+    assert copies(rig) == []
+    assert held(rig.restore(low=low)) == (40, [*range(5, 40)])
 
 
 def test_an_empty_store_is_restored_on_any_disk(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,8 +404,18 @@ def test_a_store_whose_close_finds_damage_does_not_delete_the_restored_one(rig: 
     assert held(rig.opened()) == (42, [*range(5, 40), 41])
 
 
-@pytest.mark.parametrize("key", [layout.journal_key(0), layout.LINEAGE, layout.COUNT, layout.READ_THROUGH])
-def test_a_snapshot_with_a_value_that_cannot_be_decoded_is_not_taken_for_a_damaged_store(key: bytes, rig: Rig) -> None:
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *((key, b"\xc1") for key in (layout.journal_key(0), layout.LINEAGE, layout.COUNT, layout.READ_THROUGH)),
+        (layout.journal_key(0), b"\x01"),
+        (layout.JOURNAL + b"\0", b"\x80"),
+        *((pack(30, 30), value) for value in (b"", b"\x81\xa1k\x01", b"\xc0")),
+    ],
+)
+def test_a_snapshot_with_a_value_that_cannot_be_decoded_is_not_taken_for_a_damaged_store(
+    key: bytes, value: bytes, rig: Rig
+) -> None:
     """Its digest is right: the memory of the worker that wrote it was damaged, for example."""
     formats: Any = {TP[0]: SimpleNamespace(name="future-by-id", has_ids=True)}
     rig.stores = replace(rig.stores, formats=formats)
@@ -343,7 +423,7 @@ def test_a_snapshot_with_a_value_that_cannot_be_decoded_is_not_taken_for_a_damag
     store.write({30: [row(30)]}, 40)
     view = store.view()
     items = dict(view)
-    items[key] = b"\xc1"
+    items[key] = value
     view.close()
     records, newest = records_of(MemoryView(40, 1, (), sorted(items.items())), NOTHING_FIRED, 2)
     store.close()

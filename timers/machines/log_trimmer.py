@@ -37,7 +37,7 @@ from timers.kafka.snapshot_log import SnapshotLog
 from timers.kafka.topic_admin import configs
 from timers.kafka.topics import ids_of
 from timers.machines.machine_parts import Parts
-from timers.machines.store.opening import VERIFIED_SUFFIX, lacks_room, store_path
+from timers.machines.store.opening import VERIFIED_SUFFIX, room_for, store_path
 from timers.machines.verifying import verify, way_on
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
@@ -147,6 +147,8 @@ class _Known:
     """Whether the newest segment may hold only what was deleted."""
     rolled_to: int = 0
     """End of the log after the last new segment that this process made."""
+    ahead: int = -1
+    """Offset of the last record that had a time to come when it was the first one that is kept."""
     said: str = ""
     """What was logged last of what stands against a deletion; empty: nothing does."""
 
@@ -314,11 +316,11 @@ class Trimmer:
         bound = deletable_before(progress)
         try:
             if start >= (bound if kept_from is None else min(bound, kept_from)):
-                if start < bound and (to_come := logs.first_since(tp, int(1000 * (now_s + AHEAD_S)))) == kept_from:
+                if start < bound and self._is_ahead(logs, known, tp, kept_from, now_s):
                     raise Refused(
-                        f"its record at offset {to_come} has a time to come, and keeps all after it until then and "
-                        "TIMERS_LOG_KEEP_S longer: the clock of a broker or a producer was ahead. TIMERS_LOG_KEEP_S=0 "
-                        "deletes without a look at times"
+                        f"its record at offset {kept_from} had a time to come, and keeps all after it until that time "
+                        "and TIMERS_LOG_KEEP_S longer: the clock of a broker or a producer was ahead. "
+                        "TIMERS_LOG_KEEP_S=0 deletes without a look at times"
                     )
                 self._note(known, tp, "")
                 known.deleted_to = start if start >= bound else 0
@@ -345,6 +347,14 @@ class Trimmer:
                 metrics.log_start, known.may_roll = to, True
                 metrics.trimmed_bytes += int((to - start) * record_bytes)
                 logger.info("%s: %d offsets deleted; its log begins at offset %d", known.runner.name, to - start, to)
+
+    @staticmethod
+    def _is_ahead(logs: LogTrimmer, known: _Known, tp: TopicPartition, kept_from: int | None, now_s: float) -> bool:
+        """Whether the first record that is kept has, or had, a time to come: what comes after it may be old."""
+        if kept_from is not None and kept_from != known.ahead:
+            to_come = logs.first_since(tp, int(1000 * (now_s + AHEAD_S)))
+            known.ahead = kept_from if to_come == kept_from else -1
+        return kept_from == known.ahead
 
     def _note(self, known: _Known, tp: TopicPartition, why: str) -> None:
         """Note what stands against the deletion, and say it once, and again after it was over."""
@@ -396,9 +406,11 @@ class Trimmer:
             return True
         progress = known.runner.machine.committed
         directory = store_path(self._settings, tp).with_name(f"{tp[1]}{VERIFIED_SUFFIX}")
-        if why := lacks_room(directory, filter(None, (progress.snapshot, progress.older_snapshot))):
-            raise Refused(f"it is not compared with its snapshots: {why} (docs/operations.md#disk-of-the-workers)")
-        found = verify(self._pool.parts, tp, progress, log, directory, self._paced(check))
+        named = filter(None, (progress.snapshot, progress.older_snapshot))
+        with room_for(self._settings, directory, named) as why:
+            if why:
+                raise Refused(f"it is not compared with its snapshots: {why} (docs/operations.md#disk-of-the-workers)")
+            found = verify(self._pool.parts, tp, progress, log, directory, self._paced(check))
         if found is None:
             return False
         if found.different:

@@ -119,8 +119,9 @@ def open_machine(
         raise
     with closed_if_it_fails(opened.store):
         apps = port.apps() if opened.is_new else ()
-        is_restored = (fences or not opened.is_new) and may_restore(opened, apps)
-    if is_restored:
+        restores = (fences or not opened.is_new) and may_restore(opened, apps)
+    present = opened.store
+    if restores:
         with ExitStack() as place:
             with closed_if_it_fails(opened.store):
                 place.enter_context(port.restoring())
@@ -130,7 +131,8 @@ def open_machine(
         close_store(store)
         return None
     with closed_if_it_fails(store):
-        return OpenedMachine(port.machine(progress, store, None if fences else port.now_s()), opened, is_restored)
+        machine = port.machine(progress, store, None if fences else port.now_s())
+        return OpenedMachine(machine, opened, store is not present)
 
 
 def open_known(stores: Stores, port: Port, tp: TopicPartition, known: Known) -> OpenedMachine | None:

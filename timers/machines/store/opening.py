@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import os
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
 from urllib.parse import quote
+from uuid import uuid4
 
 from timers.core.lineage import Answer
 from timers.core.progress import PARTITION_COUNT, NamedSnapshot, Progress
@@ -71,6 +73,9 @@ ROOM_BYTES = 64 * 1024 * 1024
 VERIFIED_SUFFIX = ".verified"
 """End of the name of the directory in which a log is compared with its snapshots."""
 
+ROOM = ".room"
+"""End of the name of a file that says how many bytes a copy takes. Who makes the copy holds its lock."""
+
 PATIENCE_S = 30.0
 """A restore ends after this time without a record, and gives its place to another one. It begins again later."""
 
@@ -112,7 +117,10 @@ class Stores:
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 _use_restored(path)  # a process may have been killed in use_beside()
-            return self._opened(path, tp, self.condemnations)
+            store = self._opened(path, tp, self.condemnations)
+            if not beside:  # who makes a copy beside it has it open meanwhile: the process was killed
+                shutil.rmtree(_beside(path), ignore_errors=True)
+            return store
 
     def emptied(self, tp: TopicPartition, store: RocksStore) -> RocksStore:
         """Returns the store of a machine, which was open as ``store``, emptied."""
@@ -146,6 +154,12 @@ class Stores:
                 each.close()
             use_beside(path)
             return self.open(tp)
+
+    def room_beside(
+        self, tp: TopicPartition, named: Iterable[NamedSnapshot], *, must: bool
+    ) -> AbstractContextManager[str]:
+        """Keeps room for a store beside that of a machine: see :func:`room_for`."""
+        return room_for(self.settings, _beside(store_path(self.settings, tp)), named, must=must)
 
     def progress_log(self, ask: AskLog | None = None) -> ProgressLog:
         """Returns a reader of the progress of machines; close it.
@@ -328,14 +342,56 @@ def delete_copies(settings: Settings) -> None:
                 shutil.rmtree(path)
 
 
-def lacks_room(path: Path, named: Iterable[NamedSnapshot]) -> str:
-    """Returns why the disk of a store has no room for copies of snapshots, in a sentence; empty: it has.
+@contextmanager
+def room_for(settings: Settings, path: Path, named: Iterable[NamedSnapshot], *, must: bool = False) -> Iterator[str]:
+    """A block that copies snapshots to ``path``. Yields why the disk has no room for them, in a sentence; empty: it has
+    room. Other copies of this worker, or of executors on this machine, leave free what the block has not written yet.
 
     What fills a disk stops all partitions of a worker, so a copy that is not needed is not begun.
+
+    Args:
+        must: the copy is made also without room, so that others must not count on it.
     """
-    there = next(each for each in (path, *path.absolute().parents) if each.exists())
-    free, needed = shutil.disk_usage(there).free, sum(map(bytes_of_snapshot, named)) + ROOM_BYTES
-    return f"it needs {needed:,} bytes on the disk of {path}, which has {free:,} free" if free < needed else ""
+    needed, why, notes = sum(map(bytes_of_snapshot, named)), "", _stores_path(settings)
+    with ExitStack() as stack:
+        with alone(notes / "copies"):
+            free = shutil.disk_usage(notes).free - _awaited(notes)
+            if free < needed + ROOM_BYTES:
+                why = f"it needs {needed + ROOM_BYTES:,} bytes on the disk of {path}, which has {max(0, free):,} free"
+            if must or not why:
+                try:
+                    note = notes / f"{uuid4().hex}{ROOM}"
+                    file = stack.enter_context(note.open("xb", buffering=0))
+                    stack.callback(note.unlink, missing_ok=True)
+                    file.write(f"{needed} ".encode() + os.fsencode(path.absolute()))
+                    fcntl.flock(file, fcntl.LOCK_EX)  # it ends with the process, however that ends
+                except OSError as error:
+                    why = why or str(error)
+        yield why
+
+
+def _awaited(notes: Path) -> int:
+    """Bytes that the copies that are made now have not written yet. Called :func:`alone`."""
+    awaited = 0
+    for note in notes.glob(f"*{ROOM}"):
+        with suppress(FileNotFoundError), note.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                needed, path = file.read().split(b" ", 1)
+                awaited += max(0, int(needed) - _size(Path(os.fsdecode(path))))
+            else:
+                note.unlink(missing_ok=True)  # its process was killed
+    return awaited
+
+
+def _size(directory: Path) -> int:
+    """Bytes of the disk that the files of a directory have."""
+    size = 0
+    for file in directory.rglob("*"):
+        with suppress(FileNotFoundError):  # RocksDB deletes files meanwhile
+            size += 512 * file.stat().st_blocks
+    return size
 
 
 def _used_at(store: Path) -> float:
@@ -394,8 +450,11 @@ def restore(
     """
     unused = [opened.store]
     try:
-        with closing(stores.snapshot_log(tp, check)) as log, closing(stores.progress_log()) as progress_log:
-            restoring = _Restoring(stores, tp, stores.place_of(tp), opened, log, progress_log, now_s, unused)
+        with ExitStack() as until_end:
+            log = until_end.enter_context(closing(stores.snapshot_log(tp, check)))
+            progress_log = until_end.enter_context(closing(stores.progress_log()))
+            place = stores.place_of(tp)
+            restoring = _Restoring(stores, tp, place, opened, log, progress_log, now_s, unused, until_end)
             progress, store = restoring.restored(apps)
         return opened._replace(progress=progress, store=restoring.use(store))
     except BaseException as error:
@@ -421,16 +480,13 @@ class _Restoring(NamedTuple):
     now_s: Callable[[], float | None]
     unused: list[RocksStore]
     """The stores to close at its end: the present one comes first."""
+    until_end: ExitStack
 
     def restored(self, apps: Collection[str]) -> tuple[Progress, RocksStore]:
         """Returns the progress and the store with which the machine goes on."""
         progress, store, low, is_new = self.opened
-        quicker = () if store.applied < low else to_restore(progress, store, low)
-        # The room on the disk is not checked for an empty store: to read its log would fill as much as the copy does.
-        if quicker and store.applied and (why := lacks_room(store_path(self.stores.settings, self.tp), quicker[:1])):
-            logger.warning("%s: its log is read on, although a restore is quicker: %s", partition_name(*self.tp), why)
-        else:
-            store = self._from(progress, self._names)
+        # Room on the disk is not asked for if the store is empty: to read its log would fill as much as the copy does.
+        store = self._from(progress, self._names, must=store.applied < max(low, 1))
         if is_new or store.applied < low:
             found = usable(self.log.whole(), self.place, progress, *self.progress_log.ends(*self.tp))
             self._check_loss(found, apps)
@@ -485,12 +541,14 @@ class _Restoring(NamedTuple):
         opened = self.opened
         for named, footer in found:
             progress = progress_from(named, footer, opened.progress)
-            store = self._from(progress, lambda _: True)
+            store = self._from(progress, lambda _: True, must=True)
             if store is not opened.store or not to_restore(progress, store, opened.low):
                 return progress, store
         return opened.progress, opened.store
 
-    def _from(self, progress: Progress, names: Callable[[NamedSnapshot], bool]) -> RocksStore:
+    def _from(self, progress: Progress, names: Callable[[NamedSnapshot], bool], *, must: bool) -> RocksStore:
+        """The store of the first named snapshot that can be read. The present one, if there is none; or if the disk has
+        no room for the other one, which would only be quicker."""
         name, began = partition_name(*self.tp), monotonic()
 
         def report(named: NamedSnapshot, why: Unreadable | None) -> None:
@@ -502,7 +560,17 @@ class _Restoring(NamedTuple):
 
         present, low = self.opened.store, self.opened.low
         how = self.log, self._beside, self._is_fresh, names, report
-        return restored(present, progress, self.place, low, *how)
+        named = to_restore(progress, present, low)[:1]
+        why = self.until_end.enter_context(self.stores.room_beside(self.tp, named, must=must))
+        try:
+            if must or not (named and why):
+                return restored(present, progress, self.place, low, *how)
+        except StoreError as error:
+            if must:
+                raise
+            why = str(error)
+        logger.warning("%s: its log is read on, although a restore is quicker: %s", name, why)
+        return present
 
     def _is_fresh(self, store: RocksStore) -> bool:
         now_s, stale_after_s = self.now_s(), self.stores.cluster.stale_after_s.get(self.tp[0], 0)

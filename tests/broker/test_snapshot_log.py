@@ -19,7 +19,7 @@ from tests.harness.waiting import wait_until
 from timers.core.levels import FIRST_LEVEL
 from timers.core.ports import Lost
 from timers.core.progress import FEATURE_LEVEL, History, NamedSnapshot, Progress, SettingChange
-from timers.core.snapshots import Footer, Unreadable, footer_of
+from timers.core.snapshots import Footer, Unreadable, bytes_of_snapshot, footer_of
 from timers.kafka import topics
 from timers.kafka.progress_rules import progress_partition
 from timers.kafka.records import Record, TransactionalWriter
@@ -71,8 +71,12 @@ def test_what_is_written_is_read_again(system: System) -> None:
     publish(system, topic, [(snapshot.record_key(9, 0), b"\1dof another attempt")])
     seen = view()
     with log_of(system, topic) as log:
+        assert not log.has_written
         first = log.write(seen, footer(seen), FAST)
+        assert log.has_written
         second = log.write(seen, footer(seen), FAST)
+        assert log.unnamed_bytes([second]) == 0, "what is before it is still there"
+        assert log.unnamed_bytes([second, first]) == 0, "the other attempt is before both"
         assert (first.first_offset, first.end_offset) == (1, 10), "eight records of 512 KB, and the footer"
         assert second.first_offset == 10 and second.number != first.number
         assert (first.applied, first.rows, first.keys) == (40, 40, len(list(seen)))
@@ -81,8 +85,11 @@ def test_what_is_written_is_read_again(system: System) -> None:
             assert log.footer(named) == footer_of(seen, PLACE, (5, 6), named.keys, named.digest)
         assert log.has_footer(first)
         assert not log.has_footer(first._replace(number=8)), "it is a footer of another number"
+        third = log.write(seen, footer(seen), FAST)
         log.delete_before(second.first_offset)
-        with pytest.raises(Unreadable, match=r"has the offsets 10 to 18, and not all of 1 to 9"):
+        assert log.unnamed_bytes([second]) == bytes_of_snapshot(third)
+        assert log.unnamed_bytes([third, second]) == 0
+        with pytest.raises(Unreadable, match=r"has the offsets 10 to 27, and not all of 1 to 9"):
             log.footer(first)
         assert [*chain.from_iterable(log.pages(second))] == list(seen)
 

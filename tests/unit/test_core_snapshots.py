@@ -201,14 +201,17 @@ def test_a_snapshot_is_due_when_the_log_has_grown_or_little_is_pending() -> None
         *,
         forgotten: int = 0,
         is_behind: bool = False,
+        unnamed: int = 0,
     ) -> bool:
-        return is_due(progress, pending, forgotten, record_bytes, factor=2, most_records=10**6, is_behind=is_behind)
+        limits = {"factor": 2, "most_records": 10**6}
+        return is_due(progress, pending, forgotten, record_bytes, **limits, is_behind=is_behind, unnamed_bytes=unnamed)
 
     mib = 1024 * 1024
     assert not due(Progress(10**5)) and due(Progress(10**5), record_bytes=17 * mib / 10**5)
     assert due(Progress(10**6 + 1)) and not due(Progress(10**6 + 1), record_bytes=1, is_behind=True)
     large = replace(Progress(1000), snapshot=named(1, 0, 100 * mib // SNAPSHOT_CHUNK_BYTES, 1000))
     assert not due(large, record_bytes=190 * 1024) and due(large, record_bytes=210 * 1024)
+    assert not due(large, unnamed=199 * mib) and due(large, unnamed=201 * mib)
     assert not due(large, 500, 0) and due(large, 400, 0)
     assert not due(large, forgotten=3) and due(large, forgotten=5), "it names 7 keys"
     no_rows = replace(large, snapshot=named(1, 0, 100 * mib // SNAPSHOT_CHUNK_BYTES, 0))

@@ -36,13 +36,15 @@ NAMED = NamedSnapshot(b"id", 7, 10, 12, 900, 3, 2, b"digest")
 class SimLog:
     """The topic of snapshots: fails where it is told to."""
 
+    has_written = False
+
     def __init__(self, system: SimSystem) -> None:
         self.system = system
 
     def __call__(
         self, settings: Any, topic: str, partition: int, check: Callable[[], None], patience_s: float
     ) -> SimLog:
-        self.partition, self.patience_s = partition, patience_s
+        self.partition, self.patience_s, self.has_written = partition, patience_s, False
         return self
 
     def close(self) -> None:
@@ -59,6 +61,9 @@ class SimLog:
 
     def write(self, view: Any, footer: Callable[[int, bytes], Any], bytes_per_s: float) -> NamedSnapshot:
         self.system.now_s += self.system.write_s
+        self.has_written = self.system.takes_records
+        if self.system.falls_silent:
+            self.system.silent.add(self.partition)
         if self.system.error is not None:
             self.system.did.append("gave up")
             raise self.system.error
@@ -69,7 +74,12 @@ class SimLog:
     def written_ms(self, named: NamedSnapshot) -> int:
         return 1000 * named.number
 
+    def unnamed_bytes(self, named: list[NamedSnapshot]) -> int:
+        return self.system.unnamed_bytes
+
     def delete_before(self, offset: int) -> None:
+        if self.partition in self.system.silent:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         self.system.did.append(f"delete before {offset}")
 
 
@@ -111,6 +121,7 @@ class SimSystem:
         self.lost: set[int] = set()
         self.silent: set[int] = set()
         self.now_s, self.write_s = 100_000.0, 0.0
+        self.takes_records, self.falls_silent, self.unnamed_bytes = True, False, 0
         self.doubts: list[str] = []
         self.error: Exception | None = None
         self.failed: list[Exception] = []
@@ -128,7 +139,7 @@ class SimSystem:
         self.parts = self
         self.formats = {TP[0]: SimpleNamespace(topic_is_compacted=False)}
         pool: Any = self
-        self.taker = SnapshotTaker(settings, pool, lambda: None, self.fail)
+        self.taker = SnapshotTaker(settings, pool, lambda: 8.0, self.fail)
 
     def place_of(self, tp: tuple[str, int]) -> Place:
         return Place("cluster", "app", b"topic id", tp[1], "future")
@@ -282,6 +293,85 @@ def test_one_machine_whose_snapshots_are_silent_keeps_no_other_one_waiting(made:
     system.now_s += 60
     system.look()
     assert system.named == (8, 7)
+
+
+@pytest.mark.parametrize("newest", [NAMED, None])
+def test_a_topic_that_falls_silent_while_a_snapshot_is_written_takes_nothing_from_it(
+    made: Callable[..., SimSystem], newest: NamedSnapshot | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All of it is there. Whether the former newest one is, nobody knows: the one before that one stays."""
+    older = newest and newest._replace(number=6, first_offset=3)
+    system = made(replace(progress_at(2000, newest), older_snapshot=older))
+    system.falls_silent = True
+    system.taker.wanted.add(TP)
+    system.look()
+    assert system.named == ((8, 6) if newest else (8, None))
+    assert (system.metrics.snapshots, system.metrics.snapshots_failed, system.taker.wanted) == (1, 0, set())
+    assert "no snapshot was taken" not in caplog.text
+    assert ("former snapshots are deleted later" in caplog.text) == (newest is not None)
+
+
+def test_a_machine_that_is_closed_while_its_topic_is_silent_names_nothing(made: Callable[..., SimSystem]) -> None:
+    system = made(progress_at(2000))
+    system.falls_silent = True
+
+    def has_same_log(tp: tuple[str, int], machine: SimMachine) -> bool:
+        system.taker.should_stop = True
+        return True
+
+    system.has_same_log = has_same_log  # type: ignore[method-assign]
+    system.look()
+    assert (system.named, system.metrics.snapshots) == ((7, 6), 0)
+
+
+def test_looks_that_fail_put_no_snapshot_off(made: Callable[..., SimSystem]) -> None:
+    """Nothing is written in vain by them."""
+    system = made(progress_at(950))
+    system.silent = {1}
+    for _ in range(3 * 720):
+        system.look()
+        system.now_s += 5
+    assert system.metrics.snapshots_failed >= 8
+    system.silent = set()
+    while "close" not in system.did or system.metrics.snapshot_ms is None:
+        system.look()
+        system.now_s += 5
+    system.runner.machine.progress = system.runner.machine.committed = progress_at(2000)
+    began_s = system.now_s
+    while system.named != (8, 7):
+        system.look()
+        system.now_s += 5
+    assert system.now_s - began_s <= 60
+
+
+@pytest.mark.parametrize("takes_records", [True, False])
+def test_an_outage_puts_a_snapshot_that_is_due_off_for_an_hour_only_if_records_were_written(
+    made: Callable[..., SimSystem], takes_records: bool
+) -> None:
+    system = made(progress_at(2000, None))
+    system.error, system.takes_records = Unwritten("not allowed"), takes_records
+    for _ in range(6 * 720):
+        system.look()
+        system.now_s += 5
+    assert system.named == (None, None)
+    assert (system.metrics.snapshots_failed < 12) is takes_records
+    system.error, began_s = None, system.now_s
+    while system.named[0] is None:
+        system.look()
+        system.now_s += 5
+    assert system.now_s - began_s <= (3610 if takes_records else 610)
+
+
+def test_what_was_given_up_counts_as_if_the_log_had_grown(made: Callable[..., SimSystem]) -> None:
+    """Also that of other owners. Only what is named next lets brokers delete it."""
+    system = made(progress_at(950))
+    system.unnamed_bytes = LEAST_BYTES + 1
+    system.look()
+    assert system.did == ["close"]
+    system.look()
+    assert system.named == (8, 7)
+    system.look()
+    assert system.did.count("write 950") == 1, "it is counted anew when they are looked at next"
 
 
 @pytest.mark.parametrize("is_opened_again", [False, True])

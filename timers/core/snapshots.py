@@ -131,6 +131,7 @@ def is_due(
     factor: float,
     most_records: int,
     is_behind: bool,
+    unnamed_bytes: int,
 ) -> bool:
     """Whether to take a snapshot: the log has grown, or what is named is much larger than what a store has now.
 
@@ -139,11 +140,14 @@ def is_due(
         factor: how many times as large as the last snapshot the log becomes before the next one.
         most_records: after so many records a snapshot is taken although they are small, so that a replay stays short.
         is_behind: whether timers are due that have not fired. Then a snapshot waits for twice as much.
+        unnamed_bytes: of snapshots that were given up. They count as if the log had grown: only what is named next lets
+            brokers delete them.
     """
     newest, times = progress.snapshot, 2 if is_behind else 1
     size = 0 if newest is None else bytes_of_snapshot(newest)
     records = offsets_since(progress)
-    if records > times * most_records or records * record_bytes > times * max(factor * size, LEAST_BYTES):
+    grown = records * record_bytes + unnamed_bytes
+    if records > times * most_records or grown > times * max(factor * size, LEAST_BYTES):
         return True
     if newest is None or not newest.keys:
         return False

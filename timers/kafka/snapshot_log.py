@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 from time import monotonic, sleep
 
@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 
 from timers.core.ports import Lost, Page, View
 from timers.core.progress import NamedSnapshot
-from timers.core.snapshots import SNAPSHOT_CHUNK_BYTES, Footer, Unreadable
+from timers.core.snapshots import SNAPSHOT_CHUNK_BYTES, Footer, Unreadable, bytes_of_snapshot
 from timers.kafka.clients import LIBRDKAFKA_LOG, METADATA_ANSWER_S, asking_admin, librdkafka, reader
 from timers.kafka.connection import answer, give_up_at
 from timers.kafka.error_codes import code_of
@@ -131,6 +131,11 @@ class _Sending:
             self._wait(_POLL_S)
         return min(self._offsets), max(self._offsets)
 
+    @property
+    def has_offsets(self) -> bool:
+        """Whether brokers have acknowledged a record."""
+        return bool(self._offsets)
+
     def end(self) -> None:
         """Drop what was not sent."""
         self._producer.purge()
@@ -147,6 +152,7 @@ class SnapshotLog:
 
     Attributes:
         damaged: :meth:`whole` has skipped records that cannot be read.
+        has_written: brokers have records of a snapshot that :meth:`write` has begun.
     """
 
     def __init__(
@@ -159,7 +165,7 @@ class SnapshotLog:
     ) -> None:
         self._settings, self._topic, self.partition, self._check = settings, topic, partition, check
         self._patience_s, self._silent_since = patience_s, inf
-        self._waits_for, self.damaged = "", False
+        self._waits_for, self.damaged, self.has_written = "", False, False
         self._admin = asking_admin(settings)
         self._open_reader()
 
@@ -230,6 +236,7 @@ class SnapshotLog:
         except KafkaException as error:
             raise Unwritten(f"{self._name} takes no snapshot: {error.args[0].str()}") from error
         finally:
+            self.has_written = sending.has_offsets
             sending.end()
         return NamedSnapshot(known, number, first, last + 1, end.applied, end.keys, end.rows, end.digest)
 
@@ -240,6 +247,19 @@ class SnapshotLog:
     def written_ms(self, named: NamedSnapshot) -> int:
         """When a snapshot was complete, in epoch milliseconds of the brokers' clock. Raises as :meth:`footer`."""
         return int(self._last(named).timestamp()[1])
+
+    def unnamed_bytes(self, named: Sequence[NamedSnapshot]) -> int:
+        """Bytes of records from the first of these snapshots on that belong to none of them, rounded up to whole
+        records; 0 if former ones are still there: then the next one lets nothing be deleted, either.
+
+        Raises:
+            KafkaException: the brokers do not answer.
+        """
+        place = TopicPartition(self._topic, self.partition)
+        low, high = self._consumer.get_watermark_offsets(place, timeout=METADATA_ANSWER_S, cached=False)
+        if low < min(each.first_offset for each in named):
+            return 0
+        return max(0, (high - low) * SNAPSHOT_CHUNK_BYTES - sum(map(bytes_of_snapshot, named)))
 
     def _last(self, named: NamedSnapshot) -> Message:
         self._look(named)

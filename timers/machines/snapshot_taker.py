@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from random import shuffle
 from time import monotonic
@@ -49,7 +49,8 @@ FOOTER_S = 600.0
 """Seconds between two looks at the named snapshots of a machine: brokers may have lost them."""
 
 AGAIN = Pauses(60.0, 3600.0)
-"""Until a machine that got no snapshot has its turn again: brokers keep what was written in vain."""
+"""Until a machine that got no snapshot has its turn again: brokers keep what was written in vain. If nothing was
+written, or a named one may be lost, the pause is not longer than :data:`FOOTER_S`."""
 
 PATIENCE_S = 10.0
 """A machine whose snapshots cannot be read for so long gives its turn to the next one: an election is shorter."""
@@ -82,7 +83,9 @@ class _Seen(NamedTuple):
     tried_at: float = -math.inf
     """When the last attempt ended."""
     failures: int = 0
-    """Attempts in a row without a snapshot."""
+    """Attempts and looks in a row that have failed."""
+    in_vain: int = 0
+    """Snapshots in a row of which brokers have records, and that were not named."""
 
 
 class SnapshotTaker:
@@ -118,6 +121,10 @@ class SnapshotTaker:
         self._doubts: set[str] = set()
         self._trimmer = Trimmer(settings, pool, now_s, self._ask, self._is_any_behind)
         self._took_at = 0.0
+        self._has_written = False
+        """Whether brokers have records of a snapshot of the present turn."""
+        self._unnamed: dict[TopicPartition, int] = {}
+        """Bytes of snapshots that were given up, of any owner, when the named ones were looked at last."""
 
     def look(self) -> None:
         """Give each machine its turn. Blocks."""
@@ -149,7 +156,9 @@ class SnapshotTaker:
         for tp in self.lost.keys() - before.keys():
             logger.error("%s", self.lost[tp])
             if tp in self._seen:
-                self._seen[tp] = self._seen[tp]._replace(checked_at=-math.inf, tried_at=-math.inf, failures=0)
+                self._seen[tp] = self._seen[tp]._replace(
+                    checked_at=-math.inf, tried_at=-math.inf, failures=0, in_vain=0
+                )
 
     def _take(self, but: TopicPartition | None = None) -> None:
         """Take the snapshots that are due, except of one machine."""
@@ -170,26 +179,30 @@ class SnapshotTaker:
 
     def _turn(self, tp: TopicPartition, runner: Runner, seen: _Seen) -> _Seen:
         """Take a snapshot of a machine, if one is due. A failure is one sentence, and the log stays as it is."""
-        now, pause_s = monotonic(), AGAIN.after(1 if tp in self.wanted else max(1, seen.failures))
+        now, is_wanted = monotonic(), tp in self.wanted
+        pauses_s = [AGAIN.after(1 if is_wanted else max(1, times)) for times in (seen.failures, seen.in_vain)]
+        rested = [now >= seen.tried_at + seconds for seconds in (min(pauses_s[0], FOOTER_S), pauses_s[1])]
+        due = self._is_due(tp, runner, seen) and all(rested)
         # The snapshots that the progress names are looked at more often: if they are lost, all pending timers may be.
-        rests = [now < seen.tried_at + seconds for seconds in (pause_s, min(pause_s, FOOTER_S))]
-        due = self._is_due(tp, runner, seen) and not rests[0]
-        checks = runner.machine.progress.snapshot is not None and now >= seen.checked_at + FOOTER_S and not rests[1]
+        checks = runner.machine.progress.snapshot is not None and now >= seen.checked_at + FOOTER_S and rested[0]
         if not may_take(runner.machine) or not (due or checks):
             return seen
+        self._has_written = False
         metrics = self._pool.partition_metrics[tp]
         try:
             if self._snapshot(tp, runner, due=due):
                 metrics.snapshots += 1
                 self.wanted.discard(tp)
                 return _Seen(seen.runner, now, monotonic())
-            return seen._replace(checked_at=now, tried_at=monotonic() if due else seen.tried_at)
+            tried_at = monotonic() if due else seen.tried_at
+            return seen._replace(checked_at=now, tried_at=tried_at, failures=0)
         except StoreDamaged as damage:
             self._fail(tp, damage)  # the machine is opened again, with an empty store
         except (*SNAPSHOT_FAILURES, Unwritten, Unreadable) as error:
             logger.warning("%s: no snapshot was taken: %s", runner.name, _why(error))
         metrics.snapshots_failed += 1
-        return seen._replace(checked_at=now, tried_at=monotonic(), failures=seen.failures + 1)
+        failures, in_vain = seen.failures + 1, seen.in_vain + self._has_written
+        return seen._replace(checked_at=now, tried_at=monotonic(), failures=failures, in_vain=in_vain)
 
     def _trim_turn(self, tp: TopicPartition, runner: Runner) -> None:
         """Delete what no snapshot of a machine needs. A failure is one sentence, and the log stays as it is."""
@@ -220,6 +233,7 @@ class SnapshotTaker:
             factor=self._settings.snapshot_factor,
             most_records=self._settings.snapshot_records,
             is_behind=is_behind,
+            unnamed_bytes=self._unnamed.get(tp, 0),
         )
         due = due or tp in self.wanted
         if due or is_behind or now_s is None or tp[0] not in self._settings.trimmed_topics:
@@ -242,6 +256,7 @@ class SnapshotTaker:
             whole = [log.has_footer(each) for each in named]
             if not due and all(whole):
                 self._pool.partition_metrics[tp].snapshot_ms = log.written_ms(named[0])
+                self._unnamed[tp] = log.unnamed_bytes(named)
                 return False
             doubts = log.prepare(tp[0])
             for sentence in {*doubts} - self._doubts:
@@ -265,8 +280,12 @@ class SnapshotTaker:
             if not self._pool.parts.ask_log.has_same_log(tp, runner.machine):
                 raise Lost("its log has lost its end")
             # A machine that was opened again has another runner, and never names a snapshot that was begun before. The
-            # former newest snapshot is looked at again: it may have lost its end while this one was written.
-            is_whole = progress.snapshot is not None and log.has_footer(progress.snapshot)
+            # former newest snapshot is looked at again: it may have lost its end while this one was written. If brokers
+            # do not answer now, it does not become the older one: without this rule, the whole write would be in vain.
+            is_whole = False
+            with suppress(Lost):
+                is_whole = progress.snapshot is not None and log.has_footer(progress.snapshot)
+            self._check(tp, runner)
             name = partial(with_named, new=new, newest_is_whole=is_whole)
             at_s = self._clock.boot_s()
 
@@ -280,20 +299,29 @@ class SnapshotTaker:
             committed = self._ask(runner, named_by)
             if committed is None:
                 raise Lost("its machine did not name the one that was written")
-            self._pool.partition_metrics[tp].snapshot_ms = log.written_ms(new)
+            self._unnamed[tp], now_s = 0, self._now_s()
+            self._pool.partition_metrics[tp].snapshot_ms = None if now_s is None else int(1000 * now_s)
             said = new.rows, new.applied, monotonic() - began
             logger.info("%s: a snapshot of %d pending at offset %d, in %.2f s", runner.name, *said)
             is_soon = (
                 self._clock.boot_s() < at_s + DELETE_WITHIN_S
             )  # later, another owner may have written others there
             if (before := replaced_before(committed)) and not doubts and is_soon:
-                log.delete_before(before)
+                try:
+                    log.delete_before(before)
+                except KafkaException as error:
+                    logger.warning("%s: former snapshots are deleted later: %s", runner.name, _why(error))
             return True
 
-    def _log(self, tp: TopicPartition, runner: Runner) -> closing[SnapshotLog]:
+    @contextmanager
+    def _log(self, tp: TopicPartition, runner: Runner) -> Iterator[SnapshotLog]:
         """The snapshots of a machine, as long as it is open. If they are silent, the next machine has its turn."""
         topic = topics.snapshots(self._settings.app_id, tp[0])
-        return closing(SnapshotLog(self._settings, topic, tp[1], partial(self._check, tp, runner), PATIENCE_S))
+        with closing(SnapshotLog(self._settings, topic, tp[1], partial(self._check, tp, runner), PATIENCE_S)) as log:
+            try:
+                yield log
+            finally:
+                self._has_written = log.has_written
 
     def _check(self, tp: TopicPartition, runner: Runner) -> None:
         if self.should_stop or self._pool.runners.get(tp) is not runner:

@@ -73,7 +73,7 @@ ROOM_BYTES = 64 * 1024 * 1024
 VERIFIED_SUFFIX = ".verified"
 """End of the name of the directory in which a log is compared with its snapshots."""
 
-ROOM = ".room"
+ROOM_SUFFIX = ".room"
 """End of the name of a file that says how many bytes a copy takes. Who makes the copy holds its lock."""
 
 PATIENCE_S = 30.0
@@ -360,7 +360,7 @@ def room_for(settings: Settings, path: Path, named: Iterable[NamedSnapshot], *, 
                 why = f"it needs {needed + ROOM_BYTES:,} bytes on the disk of {path}, which has {max(0, free):,} free"
             if must or not why:
                 try:
-                    note = notes / f"{uuid4().hex}{ROOM}"
+                    note = notes / f"{uuid4().hex}{ROOM_SUFFIX}"
                     file = stack.enter_context(note.open("xb", buffering=0))
                     stack.callback(note.unlink, missing_ok=True)
                     file.write(f"{needed} ".encode() + os.fsencode(path.absolute()))
@@ -373,7 +373,7 @@ def room_for(settings: Settings, path: Path, named: Iterable[NamedSnapshot], *, 
 def _awaited(notes: Path) -> int:
     """Bytes that the copies that are made now have not written yet. Called :func:`alone`."""
     awaited = 0
-    for note in notes.glob(f"*{ROOM}"):
+    for note in notes.glob(f"*{ROOM_SUFFIX}"):
         with suppress(FileNotFoundError), note.open("rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

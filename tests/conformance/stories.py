@@ -12,7 +12,7 @@ from tests.conformance.cases import SHAKY, TARGET, Phase
 from timers.core.operation import ABSENT, ALREADY_FIRED, CANCELLED, EXISTS, REPLACED, SET, UNKNOWN
 from timers.wire import future
 from timers.wire.formats import future_by_id, marker, schedule
-from timers.wire.headers import Header
+from timers.wire.headers import TIMER_VERDICT, Header
 
 NATIVE, BY_ID, COUNTDOWN, SCHEDULE, MARKER = "request", "by-id", "countdown", "schedule", "marker"
 """Stand for request topics of the engine."""
@@ -70,10 +70,18 @@ class Story:
     """Whether a record of it goes cold. Its copy comes back twice, when the engine has started again."""
 
 
-def _set(due_s: int, value: bytes = b"v", phase: Phase = Phase.UP, condition: str | int | None = None) -> Written:
+def _set(
+    due_s: int,
+    value: bytes = b"v",
+    phase: Phase = Phase.UP,
+    condition: str | int | None = None,
+    *,
+    asks: bool = False,
+) -> Written:
     def make(at: Moment) -> tuple[bytes, bytes, Sequence[Header]]:
         named = at.sources[condition] if isinstance(condition, int) else condition
         headers = [*future_by_id.encode_headers(at.start_s + due_s), *future_by_id.encode_condition(named)]
+        headers += [(TIMER_VERDICT, b"wanted")] if asks else []
         return at.id.encode(), future.encode(at.topic(TARGET), at.id, value), headers
 
     return Written(BY_ID, make, phase)
@@ -145,6 +153,13 @@ STORIES = {
     "id replaced while away": Story([_set(24, b"old"), _set(1, b"new", Phase.AWAY)], b"new", 1, Phase.AWAY, [REPLACED]),
     "id that has fired": Story([_set(1), _cancel(Phase.BACK)], b"v", 1, verdicts=[ALREADY_FIRED]),
     "id not known": Story([_cancel()], verdicts=[UNKNOWN]),
+    "id set, with a verdict": Story([_set(3, asks=True)], b"v", 3, verdicts=[UNKNOWN]),
+    "id replaced, with a verdict": Story(
+        [_set(20, b"old"), _set(3, b"new", asks=True)], b"new", 3, verdicts=[REPLACED]
+    ),
+    "id set again after a cancel, with a verdict": Story(
+        [_set(4, b"old"), _cancel(), _set(3, b"new", asks=True)], b"new", 3, verdicts=[CANCELLED, UNKNOWN]
+    ),
     "id set if absent": Story([_set(3, condition=ABSENT)], b"v", 3, verdicts=[SET]),
     "id not set if absent": Story([_set(4), _set(3, b"new", condition=ABSENT)], b"v", 4, verdicts=[EXISTS]),
     "id set if unchanged": Story(

@@ -1,17 +1,15 @@
 """A client goes on reading verdicts when their topic gets more partitions, or is deleted and made anew. No brokers."""
 
-from contextlib import closing
 from threading import Timer
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Producer, TopicPartition, Uuid
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Producer, TopicPartition
 
-from tests.harness.sim_admin import answered
 from tests.harness.sim_consumer import SimConsumer
 from timers.client import TimersClient, clients
-from timers.client.by_id import ById, Call, _ProbedCall, _Topic
+from timers.client.by_id import ById, Call, _Topic
 from timers.client.config import Connection
 from timers.errors import NoVerdictError, UnreachableError
 from timers.wire.topics import ID_REQUEST, VERDICT
@@ -29,13 +27,7 @@ class Looking:
         self.ids._verdicts = OLD
 
     def look(self, found: _Topic | None) -> bool:
-        return self.ids._note(cast(Any, self.consumer), found, len(self.ids._unproved))
-
-    def probed(self) -> Call:
-        """A call whose probe was answered."""
-        call = Call()
-        self.ids._unproved.append(_ProbedCall(call, "id", self.ids._verdicts))
-        return call
+        return self.ids._note(cast(Any, self.consumer), found)
 
 
 @pytest.fixture
@@ -63,68 +55,27 @@ def test_a_topic_that_was_made_anew_is_read_from_its_beginning(looking: Looking,
     assert looking.consumer.added == []
 
 
-def test_a_probe_counts_while_the_topic_is_the_same(looking: Looking) -> None:
-    call = looking.probed()
-    assert looking.look(OLD)
-    assert call.future.result(0).verdict == "unknown"
-
-
-@pytest.mark.parametrize("found", [None, _Topic(b"old", 4), _Topic(b"new", 2), _Topic(b"old", 2, reader=1)])
-def test_a_probe_does_not_count_after_a_change_of_the_topic(looking: Looking, found: _Topic | None) -> None:
-    """The verdict on the update may be in another partition, was deleted with the topic, or lies between what two
-    consumers have read."""
-    call = looking.probed()
-    looking.look(found)
-    looking.look(OLD if found is None else found)
-    assert not call.future.done()
-
-
-def test_a_probe_that_was_answered_after_the_question_waits_for_the_next_one(looking: Looking) -> None:
-    first, second = looking.probed(), looking.probed()
-    looking.ids._note(cast(Any, looking.consumer), OLD, 1)
-    assert first.future.done() and not second.future.done()
-    looking.look(OLD)
-    assert second.future.done()
-
-
 def test_an_id_that_was_not_known_at_first_is_no_change(looking: Looking) -> None:
     looking.ids._verdicts = _Topic(b"", 2)
-    call = looking.probed()
-    assert looking.look(OLD) and call.future.done()
+    assert looking.look(OLD)
     assert looking.look(_Topic(b"", 2)), "brokers without a controller do not say it"
     assert looking.ids._verdicts == OLD and not looking.consumer.assigned
 
 
 def test_a_call_without_a_verdict_says_that_the_topic_was_made_anew(looking: Looking) -> None:
-    call = looking.probed()
+    call = Call()
     call.set_source(b"timer-request-by-id/0/7")
     assert "does a worker run" in str(looking.ids.no_verdict_error(call, 5))
     looking.look(_Topic(b"new", 2))
     assert "'timer-verdict' was deleted and made anew" in str(looking.ids.no_verdict_error(call, 5))
 
 
-def test_a_call_whose_consumer_had_lost_the_brokers_says_so_and_is_not_told_that_there_was_no_timer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The verdict on the update may have come before the new consumer began, and that on the probe after it."""
-    cluster = Producer({"test.mock.num.brokers": 1, "log_level": 0})
-    address = next(iter(cluster.list_topics(ID_REQUEST, timeout=10).brokers.values()))
-    cluster.list_topics(VERDICT, timeout=10)
-    monkeypatch.setattr(ById, "take", lambda self, consumer, admin, look, message: look)  # the test takes them
-    ids = ById(Connection.resolve(f"{address.host}:{address.port}", None, None, 60, None))
-    with closing(ids):
-        ids.listen()
-        before, call = ids._verdicts, Call()
-        call.set_source(b"timer-request-by-id/0/7")
-        ids._unproved.append(_ProbedCall(call, "id", before))
-        ids.forget_reader()
-        ids.listen()
-        described = SimpleNamespace(topic_id=Uuid(1, 2), partitions=range(before.partitions))
-        found = ids._found(cast(Any, None), answered(described))
-        assert found is not None and not before.is_still(found) and ids._verdicts.is_still(found)
-        ids._note(cast(Any, None), found, 1)
-        assert not call.future.done()
-        assert "had lost the brokers" in str(ids.no_verdict_error(call, 5))
+def test_a_call_whose_consumer_had_lost_the_brokers_says_so(looking: Looking) -> None:
+    """The verdict may have come before the new consumer began."""
+    call = Call()
+    call.set_source(b"timer-request-by-id/0/7")
+    looking.ids.forget_reader()
+    assert "had lost the brokers" in str(looking.ids.no_verdict_error(call, 5))
 
 
 def test_verdicts_are_read_as_soon_as_the_machine_lets_them(monkeypatch: pytest.MonkeyPatch) -> None:

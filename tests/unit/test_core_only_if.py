@@ -1,5 +1,6 @@
 """Requests with a condition: which count, what their verdict is, and that a replay decides alike [I27]."""
 
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
@@ -17,7 +18,9 @@ from timers.core.ports import Lost
 from timers.core.progress import VERDICT_RETENTION, Progress
 from timers.core.timer import Row
 from timers.wire import cold, future
+from timers.wire import headers as h
 from timers.wire.formats import future_by_id
+from timers.wire.headers import Header
 
 RETENTION_S = 10
 BASE_S = 1000
@@ -36,11 +39,11 @@ class Rig(MachineRig):
         if self.machine.progress.fired_through == NOTHING_FIRED:
             self.observe(second)
 
-    def write(self, id: str, due_s: int | None, condition: str | None = None) -> str:
+    def write(self, id: str, due_s: int | None, condition: str | None = None, more: Sequence[Header] = ()) -> str:
         """Append a request or a cancel. Returns its source."""
         value = None if due_s is None else future.encode("t", "k", b"v")
         headers = [] if due_s is None else future_by_id.encode_headers(due_s)
-        headers += future_by_id.encode_condition(condition)
+        headers += [*future_by_id.encode_condition(condition), *more]
         return self.log.append(self.topic, id.encode(), value, headers, partition=0).source
 
     def ask(self, id: str, due_s: int | None, condition: str | None = None) -> tuple[str, int | None, int | None]:
@@ -265,6 +268,35 @@ def test_requests_without_a_condition_are_judged_as_before(rig: Rig) -> None:
     assert rig.ask("a", BASE_S + 7) == ("", None, None)
     rig.tick(BASE_S + 7)
     assert rig.ask("a", None) == ("already-fired", BASE_S + 7, None)
+
+
+def test_a_request_that_asks_for_a_verdict_gets_one_and_decides_as_without(rig: Rig) -> None:
+    """Nothing else changes: [I4] holds although a worker of another version does not know the header."""
+    asking = [(h.TIMER_VERDICT, b"")]
+    for id in ("asks", "does not"):
+        more = asking if id == "asks" else []
+        for due_s in (BASE_S + 5, BASE_S + 6, None, BASE_S + 7):
+            rig.write(id, due_s, more=more if due_s else ())
+    rig.read_all()
+    told = [(each.id, each.verdict, each.due_s, each.version) for each in rig.outbox.verdicts]
+    assert told == [
+        (b"asks", "unknown", None, None),
+        (b"asks", "replaced", BASE_S + 5, None),
+        (b"asks", "cancelled", BASE_S + 6, None),
+        (b"asks", "unknown", None, None),
+        (b"does not", "replaced", BASE_S + 5, None),
+        (b"does not", "cancelled", BASE_S + 6, None),
+    ]
+    assert rig.waiting == [(BASE_S + 7, 3), (BASE_S + 7, 7)] == rig.recovered
+    rig.tick(BASE_S + 7)
+    assert rig.ask("asks", BASE_S + 9)[0] == "already-fired"
+
+
+def test_a_condition_and_a_wish_for_a_verdict_have_the_verdict_of_the_condition(rig: Rig) -> None:
+    for due_s in (5, 6):
+        rig.write("a", BASE_S + due_s, ABSENT, [(h.TIMER_VERDICT, b"wanted")])
+    rig.read_all()
+    assert [each.verdict for each in rig.outbox.verdicts] == ["set", "exists"]
 
 
 def test_a_refused_request_that_is_late_does_not_fire(rig: Rig) -> None:

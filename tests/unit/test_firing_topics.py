@@ -452,16 +452,6 @@ def test_what_a_watch_has_seen_of_own_topics_counts(targets: Targets) -> None:
     assert "timer-verdict" not in targets.counts, "it was deleted"
 
 
-def test_verdicts_are_marked_for_a_moment_after_partitions_were_added(targets: Targets, constants: Constants) -> None:
-    """A client may not conclude from the order of verdicts in two partitions."""
-    targets.learn({"timer-verdict": 4})
-    assert not targets.was_moved("timer-verdict", 1)
-    targets.learn({"timer-verdict": 12})
-    assert targets.was_moved("timer-verdict", 1) and not targets.was_moved("timer-dead-letter", 1)
-    constants(module, RESIZED_S=0.0)
-    assert not targets.was_moved("timer-verdict", 1)
-
-
 def test_a_canary_whose_topic_was_deleted_is_no_dead_letter() -> None:
     targets = Targets(Settings(brokers="localhost:1", app_id="app", canary_interval_s=30), {"timer-request": 4})
     problem = ask(targets, "app-canary")

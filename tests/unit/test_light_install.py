@@ -84,8 +84,6 @@ from timers.offline.dead_letters.retrying import Retry
 from timers.queue import AsyncQueue, Queue
 for name in cli.list_commands(None):
     assert cli.get_command(None, name) is not None
-from timers.client.by_id import probe_of
-assert probe_of(b"order-17", 6) != probe_of(b"order-17", 6)
 """
     assert run(light, "-c", program).stderr == ""
 

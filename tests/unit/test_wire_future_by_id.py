@@ -10,7 +10,7 @@ from timers.kafka.request_formats import REQUEST_FORMATS
 from timers.machines.store import layout
 from timers.wire import future
 from timers.wire.formats import RequestRecord, future_by_id
-from timers.wire.headers import TIMER_AGAIN, TIMER_DUE, TIMER_IF
+from timers.wire.headers import TIMER_AGAIN, TIMER_DUE, TIMER_IF, TIMER_TOPIC, TIMER_VERDICT
 
 VALUE = future.encode("orders", "k", b"v")
 APPEND_MS = 1_800_000_000_999
@@ -35,6 +35,20 @@ def test_conditions_and_append_seconds_are_read() -> None:
     assert decoded.conditions == {2: "absent", 3: "ids/0/2", 4: "ids/0/2"}
     assert decoded.append_s == dict.fromkeys((1, 2, 3, 4), APPEND_MS // 1000)
     assert [row[4] for row in decoded.rows[1_900_000_000]] == [None, None, None], "callbacks do not have the header"
+
+
+def test_a_wish_for_a_verdict_is_read_from_requests_of_both_kinds_and_does_not_reach_the_callback() -> None:
+    """A cancel has a verdict anyhow, and one that is published again has no id any more."""
+    again = [(TIMER_DUE, b"1700000000"), (TIMER_AGAIN, b"1700000000"), (TIMER_VERDICT, b"wanted")]
+    decoded = decode(
+        record(1),
+        record(2, (TIMER_VERDICT, b"wanted")),
+        record(3, (TIMER_VERDICT, None), (TIMER_TOPIC, b"orders")),
+        record(4, (TIMER_VERDICT, b"wanted"), value=None),
+        record(5, *again),
+    )
+    assert decoded.asked == {2, 3} and not decoded.rejected
+    assert [row[4] for row in decoded.rows[1_900_000_000]] == [None, None, None]
 
 
 def test_schema_ids_of_a_future_do_not_reach_its_callback() -> None:

@@ -3,17 +3,8 @@
 Workers write all verdicts to one topic. A client reads the whole topic and gives each verdict to the call that waits
 for it, by the source of the request (``timer-source``).
 
-An update of an id without a timer gets no verdict. So after each update that waits, the client publishes a probe to the
-same partition: a cancel of a new id, whose verdict goes to the same verdict partition. When this verdict, ``unknown``,
-arrives, no verdict on the update can follow. If that partition has no leader, workers write its verdicts to another
-one, and mark them (``timer-moved``): the two may then arrive in another order, so a marked verdict on a probe does not
-count, and the call waits for its timeout. So does the call if the topic of verdicts got more partitions, was made anew,
-or is read by another consumer since it began: before the verdict on a probe counts, the brokers are asked whether the
-topic is still the same. Workers see added partitions within 5 s. If the new number is no multiple of the former one, a
-client that was opened in these 5 s may take the answer to a probe for that to the update: it is told that there was no
-timer, although there was.
-
-Every request with a condition, and each for a timer that repeats, gets a verdict, so it needs no such probe.
+An update of an id without a timer gets a verdict because its request asks for one (``timer-verdict``). Each request
+with a condition, and each for a timer that repeats, gets one in any case.
 
 A producer learns topic, partition and offset of its request. After a log was cut, workers name the request with the
 number of the cut behind these (:func:`timers.wire.topics.source`), so the number is not compared. An offset has two
@@ -24,13 +15,10 @@ accept the loss, a worker must be started anew meanwhile.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import math
 import threading
-import uuid
 import weakref
-from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from time import monotonic, sleep
@@ -41,16 +29,15 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaExcepti
 from timers.client import tracing
 from timers.client.config import ID_PARTITIONER, Connection
 from timers.client.publish import PRODUCER_POLL_S, Publisher, begin, left_s, set_result
-from timers.client.request import Encoder, Record, TimerRequest, condition_headers, id_key
-from timers.core.operation import UNCHANGED, UNKNOWN
-from timers.errors import NoVerdictError, PublishError, TimersError, UnacknowledgedError, UnreachableError
+from timers.client.request import Encoder, Record, TimerRequest, answered_headers, condition_headers, id_key
+from timers.core.operation import UNCHANGED
+from timers.errors import NoVerdictError, PublishError, TimersError, UnreachableError
 from timers.kafka import connection
 from timers.kafka.lost_brokers import LOST_BROKERS, LostBrokers
 from timers.kafka.records import headers_of
 from timers.wire import headers as h
 from timers.wire import verdict
 from timers.wire.headers import Header
-from timers.wire.key_partition import partition_of
 from timers.wire.topics import without_cut
 from timers.wire.verdict import VerdictMessage
 
@@ -58,9 +45,6 @@ if TYPE_CHECKING:
     from timers.kafka.admin_client import AdminClient
 
 logger = logging.getLogger(__name__)
-
-PROBE = "probe-"
-"""Begin of the ids of probes."""
 
 _MIN_WAIT_S = 0.1
 """A request to the brokers may take this long, also if the time of its call is over."""
@@ -73,18 +57,12 @@ LOOK_S, MISSING_LOOK_S = 5.0, 1.0
 deleted and made anew; librdkafka reads on from its old offsets then, and says nothing."""
 
 _LOOK_ANSWER_S = 2.0
-_ANSWER_POLL_S = 0.005
-"""Time between two looks whether the brokers have answered."""
-
-_MAX_UNPROVED = 100
-"""Probes for which the brokers are asked at the latest, however many verdicts arrive."""
 
 
 class Call:
     """A call that waits for the verdict on one request. The verdict may arrive before the source of the request."""
 
-    def __init__(self, *, is_probe: bool = False, sets_version: bool = False) -> None:
-        self.is_probe = is_probe
+    def __init__(self, *, sets_version: bool = False) -> None:
         self._sets_version = sets_version
         self._lock = threading.Lock()
         self._source: bytes | None = None
@@ -144,37 +122,23 @@ class _Topic(NamedTuple):
     id: bytes
     """The id that the cluster gave it; empty: not known yet, or no broker says it."""
     partitions: int
-    reader: int = 0
-    """Number of the consumer that reads it. A verdict between the last record of one and the first of the next is not
-    read."""
 
     def is_still(self, found: _Topic | None) -> bool:
-        """Whether it is the same as ``found``, has as many partitions, and is read by the same consumer."""
-        return found is not None and self[1:] == found[1:] and self.has_id_of(found)
+        """Whether it is the same as ``found``, and has as many partitions."""
+        return found is not None and self.partitions == found.partitions and self.has_id_of(found)
 
     def has_id_of(self, found: _Topic) -> bool:
         """Whether it may be another state of ``found``."""
         return not (self.id and found.id) or self.id == found.id
 
 
-class _ProbedCall(NamedTuple):
-    """A call whose probe was answered."""
-
-    call: Call
-    id: str
-    began_with: _Topic
-    """The topic of verdicts when the call began."""
-
-
 class _Look(NamedTuple):
     """A look at the topic of verdicts."""
 
     at: float
-    """When it begins, if no call waits for it."""
+    """When it begins."""
     asked: Future[Any] | None
     """What the brokers answer; None: it has not begun."""
-    waiting: int
-    """Calls that wait for it."""
 
 
 class ById(Publisher):
@@ -191,8 +155,6 @@ class ById(Publisher):
         """The topic of verdicts that is read."""
         self._missed_at = -math.inf
         """When verdicts may have been lost, or not been read."""
-        self._unproved: list[_ProbedCall] = []
-        """Calls without a timer before them, if the topic of verdicts is still the same."""
 
     def after_fork(self) -> None:
         super().after_fork()
@@ -220,7 +182,7 @@ class ById(Publisher):
                 partitions_of = partial(self._kafka.partitions_of, consumer, is_over=lambda _: self.closed)
                 self._partitions = partitions_of(self._topic, left_s(deadline))
                 count = partitions_of(self._verdict_topic, left_s(deadline))
-                self._verdicts = _Topic(b"", count, self._verdicts.reader + 1)
+                self._verdicts = _Topic(b"", count)
                 tps = [TopicPartition(self._verdict_topic, partition) for partition in range(count)]
                 for tp in tps:
                     tp.offset = connection.while_moving(partial(self._end, consumer, tp, deadline), left_s(deadline))
@@ -289,29 +251,19 @@ class ById(Publisher):
         key, value, headers = self._encode(request)
         if request_hash is not None:
             headers = [*(headers or ()), (h.TIMER_REQUEST_HASH, request_hash)]
-        if condition is not None:
-            headers = [*(headers or ()), *condition_headers(condition)]
-        # A request for a timer that repeats gets a verdict in any case.
-        with_probe = condition is None and request.repeat is None
-        return self._publish_call(key, value, headers, with_probe=with_probe, sets_version=condition is None)
+        headers = [*(headers or ()), *answered_headers(request, condition)]
+        return self._publish_call(key, value, headers, sets_version=condition is None)
 
     def cancel(self, id: str, condition: str | None = None) -> Call:
         """Publish a cancel. The call waits for the verdict. Needs :meth:`listen`."""
         return self._publish_call(id_key(id), None, [*condition_headers(condition)])
 
     def _publish_call(
-        self,
-        key: bytes,
-        value: bytes | None,
-        headers: list[Header] | None,
-        *,
-        with_probe: bool = False,
-        sets_version: bool = False,
+        self, key: bytes, value: bytes | None, headers: list[Header], *, sets_version: bool = False
     ) -> Call:
         call = self._add_call(key, sets_version=sets_version)
-        probe = self._probe_sender(key, call) if with_probe else None
         try:
-            self.submit_record(self._topic, key, value, headers, partial(self._sent, call, on_sent=probe))
+            self.submit_record(self._topic, key, value, headers, partial(self._sent, call))
         except BaseException:
             self._remove_call(key, call)
             raise
@@ -340,39 +292,17 @@ class ById(Publisher):
         own = () if request.repeat is None else self._kafka.settings.own_topics
         return Encoder(self._kafka.max_request_bytes, own, tracing.current)(request)
 
-    def _sent(self, call: Call, result: str | TimersError, *, on_sent: Callable[[int], None] | None = None) -> None:
+    @staticmethod
+    def _sent(call: Call, result: str | TimersError) -> None:
         if isinstance(result, TimersError):
             call.set_error(result)
-            return
-        call.set_source(result.encode())
-        if on_sent is not None:
-            on_sent(int(result.rsplit("/", 2)[1]))
-
-    def _probe_sender(self, key: bytes, call: Call) -> Callable[[int], None]:
-        """A function that publishes the probe of ``call`` to a partition."""
-        began_with = self._verdicts
-
-        def on_probe_verdict(probe_call: Call, future: Future[VerdictMessage]) -> None:
-            if not future.cancelled() and future.exception() is None:
-                call.cut = probe_call.cut  # the request has no verdict, and is the record before the probe
-                self._unproved.append(_ProbedCall(call, key.decode(), began_with))
-
-        def send(partition: int) -> None:
-            probe = probe_of(key, began_with.partitions)
-            probe_call = self._add_call(probe, is_probe=True)
-            probe_call.future.add_done_callback(partial(on_probe_verdict, probe_call))
-            call.future.add_done_callback(lambda _: probe_call.future.cancel())
-            try:
-                self.submit_record(self._topic, probe, None, [], partial(self._sent, probe_call), partition)
-            except (TimersError, BufferError) as error:
-                call.set_result(UnacknowledgedError(f"the verdict on the request cannot be awaited: {error}"))
-
-        return send
+        else:
+            call.set_source(result.encode())
 
     # ---- verdicts ---------------------------------------------------------------------------------------------------
 
-    def _add_call(self, key: bytes, *, is_probe: bool = False, sets_version: bool = False) -> Call:
-        call = Call(is_probe=is_probe, sets_version=sets_version)
+    def _add_call(self, key: bytes, *, sets_version: bool) -> Call:
+        call = Call(sets_version=sets_version)
         with self._calls_lock:
             self._calls.setdefault(key, []).append(call)
         call.future.add_done_callback(lambda _: self._remove_call(key, call))
@@ -386,10 +316,6 @@ class ById(Publisher):
             else:
                 self._calls.pop(key, None)
 
-    def next_wait_s(self, look: _Look) -> float:
-        """How long the thread that reads verdicts waits for the next one."""
-        return PRODUCER_POLL_S if not self._unproved else 0 if look.asked is None else _ANSWER_POLL_S
-
     def take(self, consumer: Consumer, admin: AdminClient, look: _Look, message: Message | None) -> _Look:
         """What the thread that reads verdicts does with what came, or if none came. Takes a step of a look at their
         topic."""
@@ -398,7 +324,7 @@ class ById(Publisher):
                 self._pass_on(message)
             except Exception:
                 logger.exception("a record on topic %s could not be read", self._verdict_topic)
-        return self._look(consumer, admin, look, is_idle=message is None)
+        return self._look(consumer, admin, look)
 
     def forget_reader(self) -> None:
         """Let the next :meth:`listen` make a new consumer. Calls whose verdicts come meanwhile do not get them."""
@@ -406,7 +332,7 @@ class ById(Publisher):
         self._missed_at = monotonic()
         self._reader = None
 
-    def _look(self, consumer: Consumer, admin: AdminClient, look: _Look, *, is_idle: bool) -> _Look:
+    def _look(self, consumer: Consumer, admin: AdminClient, look: _Look) -> _Look:
         """Take a step of a look at the topic of verdicts."""
         from timers.kafka.topic_admin import ask_for_identity  # not at the top: most clients need no admin client
 
@@ -415,12 +341,11 @@ class ById(Publisher):
                 return look
             exists = False
             with contextlib.suppress(KafkaException):  # a consumer that cannot be told now is told at the next look
-                exists = self._note(consumer, self._found(consumer, look.asked), look.waiting)
-            return _Look(monotonic() + (LOOK_S if exists else MISSING_LOOK_S), None, 0)
-        proves = self._unproved and (is_idle or len(self._unproved) >= _MAX_UNPROVED)
-        if not proves and monotonic() < look.at:
+                exists = self._note(consumer, self._found(consumer, look.asked))
+            return _Look(monotonic() + (LOOK_S if exists else MISSING_LOOK_S), None)
+        if monotonic() < look.at:
             return look
-        return _Look(look.at, ask_for_identity(admin, self._verdict_topic, _LOOK_ANSWER_S), len(self._unproved))
+        return _Look(look.at, ask_for_identity(admin, self._verdict_topic, _LOOK_ANSWER_S))
 
     def _found(self, consumer: Consumer, asked: Future[Any]) -> _Topic | None:
         """The topic of verdicts now; None if it does not exist. While no broker says it, it counts as unchanged."""
@@ -428,21 +353,16 @@ class ById(Publisher):
 
         with contextlib.suppress(KafkaException):
             found = identity_of(asked)
-            return None if found is None else _Topic(*found, self._verdicts.reader)
+            return None if found is None else _Topic(*found)
         try:  # librdkafka asks for ids only when the cluster has a controller
             count = connection.partitions_of(consumer, self._kafka.reports, self._verdict_topic, _LOOK_ANSWER_S)
         except (KafkaException, TimersError) as error:
             logger.info("topic %s cannot be described: %s", self._verdict_topic, error)
             return self._verdicts
-        return _Topic(b"", count, self._verdicts.reader) if count else None
+        return _Topic(b"", count) if count else None
 
-    def _note(self, consumer: Consumer, found: _Topic | None, count: int) -> bool:
-        """Go on with the topic of verdicts as it is now, and answer the first ``count`` calls that waited for this.
-        Returns whether it exists."""
-        proved, self._unproved[:count] = self._unproved[:count], []
-        for call, id, began_with in proved:
-            if began_with.is_still(found):
-                call.set_result(VerdictMessage(id, UNKNOWN, None))
+    def _note(self, consumer: Consumer, found: _Topic | None) -> bool:
+        """Go on with the topic of verdicts as it is now. Returns whether it exists."""
         known = self._verdicts
         if found is None:
             return False
@@ -474,20 +394,17 @@ class ById(Publisher):
             if not isinstance(source, bytes):
                 return
             for call in calls:
-                if call.is_probe and h.TIMER_MOVED in headers:
-                    continue
                 call.add_verdict(source, outcome)
 
 
 def _read_while_used(used: weakref.ref[ById], consumer: Consumer, admin: AdminClient, lost: LostBrokers) -> None:
     """The thread that reads verdicts for a client. It does not keep it, and ends with it, also without a close; or with
     the consumer, if that has lost all brokers."""
-    look = _Look(0.0, None, 0)
+    look = _Look(0.0, None)
     while (ids := used()) is not None and not ids.closed:
-        wait_s = ids.next_wait_s(look)
         ids = None
         try:
-            message = consumer.poll(wait_s)
+            message = consumer.poll(PRODUCER_POLL_S)
             if (ids := used()) is not None:
                 look = ids.take(consumer, admin, look, message)
                 if lost.are_all:
@@ -495,15 +412,7 @@ def _read_while_used(used: weakref.ref[ById], consumer: Consumer, admin: AdminCl
                     break
         except Exception:  # every call of this client waits for this thread
             logger.exception("an error in this program: verdicts are read on")
-            look = _Look(monotonic() + MISSING_LOOK_S, None, 0)  # its answer would come again, and is not used twice
+            look = _Look(monotonic() + MISSING_LOOK_S, None)  # its answer would come again, and is not used twice
             sleep(PRODUCER_POLL_S)
         ids = None
     consumer.close()
-
-
-def probe_of(key: bytes, partitions: int) -> bytes:
-    """A new id, for a probe: its verdict is written to the same partition as the verdict on ``key``."""
-    verdict_partition = partition_of(key, partitions)
-    name = uuid.uuid4().hex
-    probes = (f"{PROBE}{name}-{number:06}".encode() for number in itertools.count())
-    return next(probe for probe in probes if partition_of(probe, partitions) == verdict_partition)

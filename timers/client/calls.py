@@ -183,7 +183,7 @@ class TimerCalls(ABC, Generic[_IdResult, _VerdictResult, _RetryResult]):
 
         Returns:
             ``replaced``, ``already-fired``, or ``unknown`` if there was no timer. In each case the new version is set,
-            and ``version`` is its source. The client writes one more record, from whose verdict it knows ``unknown``.
+            and ``version`` is its source.
             With ``if_source``: ``replaced``, or ``changed`` or ``too-late``, and then the timer is as it was.
             With ``repeat``: ``set`` if there was no timer, ``replaced``, or ``unchanged`` if it already repeats in this
             way; then ``version`` is the source of the request that has set it.

@@ -218,6 +218,17 @@ def condition_headers(condition: str | None) -> list[Header]:
     return future_by_id.encode_condition(condition)
 
 
+def answered_headers(request: TimerRequest, condition: str | None) -> list[Header]:
+    """The headers of a request that gets a verdict in any case: its condition, or the wish for a verdict. A request for
+    a timer that repeats always gets one.
+
+    Raises:
+        InvalidTimerError: as :func:`condition_headers`.
+    """
+    asks = condition is None and request.repeat is None
+    return [(names.TIMER_VERDICT, b"wanted")] if asks else condition_headers(condition)
+
+
 def _bytes(value: str | BytesLike) -> bytes:
     return value.encode() if isinstance(value, str) else bytes(memoryview(value))
 

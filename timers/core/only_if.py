@@ -184,8 +184,9 @@ class ConditionalIndex(Index):
             if is_replay:
                 continue
             about = entry if refusal is None and self._is_pending(entry, progress, decoded) else former
-            answers_all = condition is not None or definition is not None
-            verdict = refusal or self._verdict(due_s, about, progress, decoded, answers_all=answers_all)
+            has_verdict = condition is not None or definition is not None
+            otherwise: VerdictName | None = SET if has_verdict else UNKNOWN if offset in decoded.asked else None
+            verdict = refusal or self._verdict(due_s, about, progress, decoded, otherwise)
             if verdict is not None:
                 asked_s = None if about is None or is_cancelled(about) else due_s_of(about)
                 version = self._version(after) if condition is not None or refusal == UNCHANGED else None
@@ -225,13 +226,13 @@ class ConditionalIndex(Index):
         return former if former is None or is_cancelled(former) else cancelled(offset, time_s)
 
     def _verdict(
-        self, due_s: int | None, about: Entry | None, progress: Progress, new: Decoded, *, answers_all: bool
+        self, due_s: int | None, about: Entry | None, progress: Progress, new: Decoded, otherwise: VerdictName | None
     ) -> VerdictName | None:
         """Returns the verdict on a request that counts; None if it has none.
 
         Args:
             about: the version before it: pending, fired and remembered, or cancelled; None if there is none.
-            answers_all: whether such a request always gets one.
+            otherwise: that on a request that sets a timer, if there is no version before it.
         """
         if self._is_pending(about, progress, new):
             return CANCELLED if due_s is None else REPLACED
@@ -239,7 +240,7 @@ class ConditionalIndex(Index):
             return ALREADY_FIRED
         if due_s is None:
             return UNKNOWN
-        return SET if answers_all else None
+        return otherwise
 
     # ---- entries ----------------------------------------------------------------------------------------------------
 

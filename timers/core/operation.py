@@ -148,7 +148,7 @@ NO_VERSION = -1
 
 
 class Verdict(NamedTuple):
-    """The answer to a cancel, a replacement, or a request with a condition."""
+    """The answer to a cancel, a replacement, or a request with a condition or that asks for one."""
 
     id: bytes
     offset: int

@@ -232,6 +232,8 @@ class Decoded:
     """If the format has conditions: offset of each operation -> its append second, or 0 if a producer set its time."""
     conditions: dict[int, str] = field(default_factory=dict)
     """Offset of an operation -> its condition: the source of a version, or :data:`timers.core.operation.ABSENT`."""
+    asked: set[int] = field(default_factory=set)
+    """Offsets of requests that ask for a verdict; others without a condition get none if there is no timer."""
 
     definitions: dict[int, Definition] = field(default_factory=dict)
     """Offset of an operation -> the definition of a timer that repeats. Such an operation has no row."""
@@ -251,6 +253,7 @@ class Decoded:
         self.copies.extend(later.copies)
         self.append_s.update(later.append_s)
         self.conditions.update(later.conditions)
+        self.asked |= later.asked
         self.definitions.update(later.definitions)
         self.follows.update(later.follows)
         self.fired_versions.update(later.fired_versions)

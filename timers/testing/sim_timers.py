@@ -43,7 +43,7 @@ from timers.client.calls import MakeRetry, TimerCalls, TimerId
 from timers.client.config import DEFAULT_TIMEOUT_S, LONGEST_WAIT_S, seconds
 from timers.client.outbox import DEFAULT_TABLE, checked_table
 from timers.client.publish import CLOSED
-from timers.client.request import Encoder, TimerRequest, condition_headers, id_key, wrong_request
+from timers.client.request import Encoder, TimerRequest, answered_headers, condition_headers, id_key, wrong_request
 from timers.client.times import due_second, is_number
 from timers.core import levels
 from timers.core.counters import Counters
@@ -364,7 +364,7 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
         """Request a timer with an id, and return the verdict. ``timeout_s`` has no effect here, but is checked."""
         _check_wait(timeout_s)
         with self._call():
-            source = self._set(request, condition)
+            source = self._set(request, answered_headers(request, condition))
             verdict = self._verdict(request.id or "", source)
         is_told = condition is not None or verdict.verdict == UNCHANGED
         return verdict if is_told else verdict._replace(version=source)
@@ -418,14 +418,14 @@ class SimTimers(TimerCalls[TimerId, VerdictMessage, str | None]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _set(self, request: TimerRequest, condition: str | None = None) -> str:
+    def _set(self, request: TimerRequest, more: Sequence[Header] = ()) -> str:
         if request.repeat is not None:
             key, payload, own = self._encode.definition(request, self.clock.now_s)
-            return self._append(self._settings.id_topic, key, payload, [*(own or ()), *condition_headers(condition)])
+            return self._append(self._settings.id_topic, key, payload, [*(own or ()), *more])
         key = id_key("" if request.id is None else request.id)
         due_s, payload, headers = self._encoded(request)
-        own = [*future_by_id.encode_headers(due_s), *condition_headers(condition)]
-        return self._append(self._settings.id_topic, key, payload, [*headers, *own])
+        own = [*headers, *future_by_id.encode_headers(due_s), *more]
+        return self._append(self._settings.id_topic, key, payload, own)
 
     def _verdict(self, id: str, source: str) -> VerdictMessage:
         return self._verdicts.pop(source, VerdictMessage(id, UNKNOWN, None))

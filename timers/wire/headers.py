@@ -40,6 +40,9 @@ TIMER_IF = "timer-if"
 """On a request or a cancel of a timer with an id: its condition. ``absent``, or the source of the version that it was
 made for (:mod:`timers.core.only_if`)."""
 
+TIMER_VERDICT = "timer-verdict"
+"""On a request with an id, with any value: it gets a verdict also if there is no timer with its id."""
+
 TIMER_REPEAT = repeating.REPEAT
 """On a request with an id: when its timer repeats (:mod:`timers.wire.repeat`). Such a request has no due second."""
 

@@ -378,7 +378,7 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     ),
     Entry(
         "timers_verdicts_total{verdict}",
-        "Verdicts on cancels, on replacements and on requests with a condition, committed.",
+        "Verdicts on cancels, on replacements, and on requests with a condition or that ask for one, committed.",
         lambda status: sum_by(VERDICTS, (counters.verdicts for counters in all_counters(status))),
     ),
     Entry(

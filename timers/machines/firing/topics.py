@@ -63,10 +63,6 @@ leader, leaders are looked up again after this time. The brokers notice a lost b
 MOVED_S = 60.0
 """Seconds for which verdicts are marked as moved: longer than readers of verdicts are behind."""
 
-RESIZED_S = 5.0
-"""Seconds for which they are marked so after partitions were added to their topic: longer than an update and the probe
-that a client sends after it are apart. Their verdicts may be in two partitions."""
-
 MAX_UNKNOWN = 10_000
 """Maximum number of unknown topics that are remembered."""
 
@@ -127,7 +123,6 @@ class Targets:
         """Partition of a topic of the engine whose leader did not take records -> until when another one is used."""
         self._moved: dict[tuple[str, int], float] = {}
         """Partition of a topic of the engine -> when a record of it last went to another one."""
-        self._resized: dict[str, float] = {}
         """Topic of the engine -> when it was seen to have more partitions."""
         self._unknown: dict[str, float] = {}
         """Topic that does not exist -> until when this is valid."""
@@ -485,9 +480,7 @@ class Targets:
             self._use_counts({**others, **{topic: count for topic, count in own.items() if topic in self.own}})
 
     def _use_counts(self, counts: dict[str, int]) -> None:
-        before, self.counts = self.counts, counts
-        grown = {topic for topic in self.own & before.keys() & counts.keys() if before[topic] < counts[topic]}
-        self._resized |= dict.fromkeys(grown, monotonic())
+        self.counts = counts
 
     def partitions(self, topic: str) -> int:
         """Last known number of partitions of a topic that exists."""
@@ -506,7 +499,6 @@ class Targets:
         return chosen
 
     def was_moved(self, topic: str, partition: int) -> bool:
-        """Whether :meth:`available` returned another partition in the last :data:`MOVED_S`, or partitions were added to
-        the topic in the last :data:`RESIZED_S`: then earlier records of a key may be in another partition."""
-        now, moved_at = monotonic(), self._moved.get((topic, partition), -math.inf)
-        return now < moved_at + MOVED_S or now < self._resized.get(topic, -math.inf) + RESIZED_S
+        """Whether :meth:`available` returned another partition in the last :data:`MOVED_S`, where earlier records of a
+        key may be."""
+        return monotonic() < self._moved.get((topic, partition), -math.inf) + MOVED_S

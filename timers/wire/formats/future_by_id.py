@@ -2,7 +2,7 @@
 
 With the header ``timer-topic`` the value is the payload, as in :mod:`timers.wire.future`.
 A later record with the same id replaces the timer. A null value cancels it. With the header ``timer-if`` it does so
-only under a condition (:mod:`timers.core.only_if`).
+only under a condition (:mod:`timers.core.only_if`). With ``timer-verdict`` a request always gets a verdict.
 
 From feature level :data:`timers.core.levels.REPEATS_LEVEL` on, a request with ``timer-repeat`` and without
 ``timer-due`` sets a timer that repeats (:mod:`timers.core.repeating`), and one with ``timer-follows`` is an occurrence
@@ -195,11 +195,19 @@ def decode(
             origin, timestamp_s = Origin(id, due_s, 0), record.timestamp // 1000
             operations.append((key, offset, due_s, timestamp_s))
             append_s[offset] = timestamp_s if record.timestamp_type == LOG_APPEND_TIME else 0
-            if condition is not None:
-                decoded.conditions[offset] = condition
+            if own:
+                _note_answered(decoded, offset, condition, own)
         row = (offset, topic, row_key, payload, callback_headers, origin)
         by_due.setdefault(due_s, []).append(row)
     return decoded
+
+
+def _note_answered(decoded: Decoded, offset: int, condition: str | None, own: Mapping[str, bytes | None]) -> None:
+    """Note what makes sure that a request gets a verdict: its condition, or that it asks for one."""
+    if condition is not None:
+        decoded.conditions[offset] = condition
+    if h.TIMER_VERDICT in own:
+        decoded.asked.add(offset)
 
 
 def _callback_headers(

@@ -77,6 +77,18 @@ def test_a_silent_leader_is_given_more_time_with_each_one(admin: SimAdmin, const
     assert topics.ends(topics.all()) == {"orders": {0: 7, 1: 7}, "strange": {0: 7}}
 
 
+def test_a_leader_that_goes_between_two_questions_leaves_its_partition_unknown(
+    admin: SimAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = offsets(skips_leaderless=True)
+    admin.offsets["orders", 0] = 0
+    starts = topics.starts(["orders"])
+    admin.offsets["orders", 1] = NO_LEADER
+    monkeypatch.setattr(topics, "starts", lambda _: starts)
+    admin.configs["orders"] = {"cleanup.policy": "delete"}
+    assert topics.whole_since_ms(["orders"], 9) == {"orders": {0: 0}}
+
+
 def test_what_was_left_out_matters_to_those_who_need_it(admin: SimAdmin) -> None:
     admin.offsets["strange", 0] = NO_LEADER
     topics = offsets(skips_leaderless=True)

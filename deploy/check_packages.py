@@ -28,6 +28,7 @@ RELATIVE_LINK = re.compile(r"\]\((?!https?://)[^)]*\)")
 def faults(wheel: Path) -> list[str]:
     """Return what is wrong with a wheel, as sentences."""
     found = []
+    is_pure = wheel.stem.endswith("-py3-none-any")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         sboms = [name for name in names if ".dist-info/sboms/" in name and name.endswith(".json")]
@@ -38,15 +39,13 @@ def faults(wheel: Path) -> list[str]:
             if error := JsonStrictValidator(SchemaVersion.V1_6).validate_str(text):
                 found.append(f"{name}: {error}")
             cython = [part["version"] for part in json.loads(text)["components"] if part["name"] == "cython"]
-            if cython not in ([], CYTHON):
-                found.append(
-                    f"was compiled by Cython {', '.join(cython)}, and build-requirements.txt has {', '.join(CYTHON)}"
-                )
+            if cython != ([] if is_pure else CYTHON):
+                found.append(f"names Cython {', '.join(cython)}, and build-requirements.txt has {', '.join(CYTHON)}")
         metadata = next(name for name in names if name.endswith(".dist-info/METADATA"))
         page = str(message_from_bytes(archive.read(metadata)).get_payload())
         found += [f"links to {link}, which dies on the index" for link in RELATIVE_LINK.findall(page)]
     there = {name.split(".")[0].replace("/", ".") for name in names if name.endswith((".so", ".pyd"))}
-    wanted = set() if wheel.stem.endswith("-py3-none-any") else {module["name"] for module in MODULES}
+    wanted = set() if is_pure else {module["name"] for module in MODULES}
     if there != wanted:
         found.append(f"has the compiled modules {sorted(there)} in place of {sorted(wanted)}")
     if "linux" in wheel.stem and "manylinux" not in wheel.stem:

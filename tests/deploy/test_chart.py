@@ -287,7 +287,7 @@ def test_the_page_names_each_image_by_its_commit() -> None:
     assert len(built) == 2 and all(line.split(":")[-1].split()[0] == "$TAG" for line in built)
     assert "--build-arg VERSION=" in built[0]
     installed = [line for line in lines if line.startswith(("helm install", "helm upgrade"))]
-    assert len(installed) == 4 and all("--set image.tag=$TAG" in line for line in installed)
+    assert len(installed) == 4 and all('--set-string image.tag="${TAG:?}"' in line for line in installed)
 
 
 def test_the_page_says_how_each_app_gets_a_job_of_prometheus() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from timers.outbox.monitoring import METRICS as OUTBOX_METRICS
+from timers.outbox.relay import UNLIVE_S
 from timers.process.metrics import Entry
 from timers.queue.monitoring import METRICS as QUEUE_METRICS
 from timers.spark.monitoring import METRICS as SPARK_METRICS
@@ -43,3 +44,8 @@ def test_every_dead_letter_code_has_its_counter() -> None:
         r'(?:(?:InvalidRequestError|DeliveryProblem)\(\s*|code, first_s(?:, reason)? = )"([a-z-]+)"', source
     )
     assert {*written, LOST_FROM_LOG, BATCH_UNREADABLE, REPEAT_LOST} == set(CODES)
+
+
+def test_the_relay_is_live_as_long_as_the_page_says() -> None:
+    assert UNLIVE_S == 1_800
+    assert "has not answered a statement for half an hour" in DOC

@@ -8,12 +8,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
 
 from tests.harness.waiting import wait_until
-from timers.client import AsyncTimersClient, TimerRequest, TimersClient
+from timers.client import AsyncTimersClient, TimerRequest, TimersClient, publish
 from timers.errors import (
     InvalidTimerError,
     PartlyPublishedError,
@@ -248,12 +249,20 @@ def test_a_callback_of_the_application_that_raises_ends_no_thread(brokers: str) 
         raised.set()
         raise KeyError("a broker that is new")
 
-    extra = {"statistics.interval.ms": 1, "stats_cb": export}
+    extra = {"statistics.interval.ms": 100, "stats_cb": export}  # each of them logs a traceback
     with TimersClient(brokers, producer_config=extra) as client:
         client.schedule("t", "k", b"", delay=60)
         assert raised.wait(60)
         client.schedule("t", "k", b"", delay=60)
         client.schedule_many([TimerRequest("t", "k", b"", delay=60)])
+
+
+def test_no_more_requests_lack_an_answer_than_were_read() -> None:
+    """librdkafka counts statistics that wait for their callback among them."""
+    bulk = publish._Bulk(Mock(), ids=False)
+    bulk.read = 1
+    with pytest.raises(PartlyPublishedError, match=r"^1 of 1 timers"):
+        bulk.result(3, None)
 
 
 def test_an_error_of_this_program_does_not_end_the_poll_thread(brokers: str, caplog: pytest.LogCaptureFixture) -> None:

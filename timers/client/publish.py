@@ -602,7 +602,7 @@ class _Bulk:
         """The answer to the call.
 
         Args:
-            unanswered: requests without an answer.
+            unanswered: requests without an answer; librdkafka counts its statistics that wait for their callback, too.
             stopped: why the last request that was read was not given to the producer; None: it was.
 
         Raises:
@@ -611,7 +611,7 @@ class _Bulk:
             TimersError: nothing was given to the producer.
         """
         sources = self.sources or []
-        missing, last = self.failed + unanswered, self.read - 1
+        missing, last = min(self.failed + unanswered, self.read), self.read - 1
         if stopped is not None:
             if isinstance(stopped, InvalidTimerError) and not missing:
                 wrong = type(stopped)(wrong_request(last, stopped))

@@ -166,6 +166,9 @@ STORIES = {
         [_set(24), _set(2, b"new", Phase.AWAY, condition=0)], b"new", 2, Phase.AWAY, [REPLACED]
     ),
     "id of a request without a value": Story([_set(4), _valueless(("timer-due", b"9"))], b"v", 4, letters=[NO_VALUE]),
+    "id of a request without a value that asks for a verdict": Story(
+        [_set(4), _valueless(("timer-due", b"9"), (TIMER_VERDICT, b"wanted"))], b"v", 4, letters=[NO_VALUE]
+    ),
     "id of a request without a value and protobuf": Story(
         [_set(4), _valueless(("timer-topic", None), ("a", b"1"))], b"v", 4, letters=[NO_VALUE]
     ),

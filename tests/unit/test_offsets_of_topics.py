@@ -89,6 +89,28 @@ def test_a_leader_that_goes_between_two_questions_leaves_its_partition_unknown(
     assert topics.whole_since_ms(["orders"], 9) == {"orders": {0: 0}}
 
 
+def test_a_first_record_that_cannot_be_read_leaves_the_other_partitions_known(
+    admin: SimAdmin, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[int] = []
+
+    def first_ms(topic: str, partition: int, start: int, end: int) -> int:
+        asked.append(partition)
+        if partition == 1:
+            raise TimersError("the batch cannot be unpacked")
+        return 5
+
+    topics = offsets()
+    monkeypatch.setattr(topics, "first_ms", first_ms)
+    admin.configs["orders"] = {"cleanup.policy": "delete"}
+    assert topics.whole_since_ms(["orders"], 9, within=[0]) == {"orders": {0: 5}}
+    assert asked == [0], "others are nobody's question"
+    assert topics.whole_since_ms(["orders"], 9, within=[0, 1]) == {"orders": {0: 5}}
+    assert "what partition 1 of orders has lost is not known: the batch cannot be unpacked" in caplog.text
+    with pytest.raises(TimersError, match="unpacked"):
+        topics.whole_since_ms(["orders"], 9)
+
+
 def test_what_was_left_out_matters_to_those_who_need_it(admin: SimAdmin) -> None:
     admin.offsets["strange", 0] = NO_LEADER
     topics = offsets(skips_leaderless=True)

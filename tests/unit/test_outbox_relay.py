@@ -68,6 +68,7 @@ class SimSearch:
     asked: ClassVar[list[str]] = []
     pieces: ClassVar[int] = 0
     sent: ClassVar[set[int]] = set()
+    is_read: ClassVar[bool] = False
 
     def __init__(self, settings: Settings, rows: Sequence[Row], now_ms: int) -> None:
         self.rows = rows
@@ -405,7 +406,7 @@ class SimOffsets:
     whole_since = (0, 0)
     """Time since which each partition has all records, in epoch milliseconds; None: its leader does not answer."""
 
-    def whole_since_ms(self, topics: list[str], as_of_ms: int) -> Any:
+    def whole_since_ms(self, topics: list[str], as_of_ms: int, within: Any) -> Any:
         return {topics[0]: {number: ms for number, ms in enumerate(self.whole_since) if ms is not None}}
 
     def high_watermarks(self, topics: list[str]) -> Any:
@@ -456,13 +457,26 @@ def marked(number: int, id: str, partition: int = 0) -> Row:
     return Row(number, id, aggregateid, "cancel", None, None, None, None, None, None, None, 0, MARKED_MS)
 
 
-def search_of(rows: list[Row], names: dict[int, list[str | None]], monkeypatch: pytest.MonkeyPatch) -> relays.Search:
-    """A search in a log with these names of rows, by partition. None: the request of another program."""
+def search_of(
+    rows: list[Row],
+    names: dict[int, list[str | None]],
+    monkeypatch: pytest.MonkeyPatch,
+    asks_for: Sequence[Row] = (),
+) -> relays.Search:
+    """A search in a log with these names of rows, by partition. None: the request of another program.
+
+    Args:
+        asks_for: the first records are the requests of these rows, in this order. Others have neither key nor value.
+    """
 
     def records(consumer: Any, topic: str, partition: int, *_: int, timeout_s: float) -> Any:
         for offset, name in enumerate(names.get(partition, [])):
             headers: list[tuple[str, str | bytes | None]] = [] if name is None else [("timer-row", name.encode())]
-            yield KafkaMessage(topic=topic, partition=partition, offset=offset, headers=headers)
+            key, value = None, None
+            if offset < len(asks_for):
+                key, value, own = request_of(asks_for[offset], 0, 1000)
+                headers += [("traceparent", b"of the producer"), *own[:-1]]
+            yield KafkaMessage(topic=topic, partition=partition, offset=offset, key=key, value=value, headers=headers)
 
     monkeypatch.setattr(relays, "TopicOffsets", SimOffsets)
     monkeypatch.setattr(relays, "read", records)
@@ -478,10 +492,74 @@ def test_what_the_log_loses_while_it_is_read_is_unknown(monkeypatch: pytest.Monk
 
 
 def test_a_name_of_a_former_relay_that_several_rows_have_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It named a row by its id alone, which several rows may have now."""
-    rows = [marked(1, "order"), marked(2, "order"), marked(3, "order"), marked(4, "alone")]
-    search = search_of(rows, {0: ["order", "2/order", "alone"]}, monkeypatch)
+    """It named a row by its id alone. Rows that ask for the same cannot be told apart then."""
+    first = marked(1, "order")
+    rows = [first, marked(2, "order"), first._replace(number=3), marked(4, "alone")]
+    log: dict[int, list[str | None]] = {0: ["order", "alone", "2/order"]}
+    search = search_of(rows, log, monkeypatch, asks_for=[first, rows[3]])
     assert search.go_on(MARKED_MS) == Found(sent={2, 4}, unknown={1, 3}, unread=set())
+
+
+CANCEL = marked(2, "order")
+SET = CANCEL._replace(number=1, type="schedule", payload=b"", timer_topic="orders", timer_due=DUE_S)
+
+
+@pytest.mark.parametrize(
+    ("row", "log", "found"),
+    [
+        (CANCEL, [SET], Found(set(), set(), set())),
+        (SET, [CANCEL], Found(set(), set(), set())),
+        (SET, [SET._replace(timer_due=DUE_S + 1)], Found(set(), set(), set())),
+        (SET, [SET._replace(headers='{"a": "b"}')], Found({1}, set(), set())),
+        (SET._replace(headers='{"a": "b"}'), [SET], Found(set(), set(), set())),
+        (CANCEL, [SET, CANCEL], Found({2}, set(), set())),
+        (SET, [SET, CANCEL], Found(set(), {1}, set())),
+        (SET, [SET, CANCEL, SET], Found({1}, set(), set())),
+        (SET, [SET, marked(5, "order")], Found({1}, set(), set())),
+        (SET._replace(type="no type"), [SET], Found(set(), set(), set())),
+    ],
+)
+def test_a_row_is_not_taken_for_a_deleted_one_with_its_id(
+    row: Row, log: list[Row], found: Found, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A former relay has sent the rows of the log, named by the id alone, and the others are deleted."""
+    search = search_of([row], {0: ["order"] * len(log)}, monkeypatch, asks_for=log)
+    assert search.go_on(MARKED_MS) == found
+
+
+def test_a_search_that_has_read_all_asks_only_again_what_the_log_has_lost(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [TimersError("no broker answers")]
+    reads: list[int] = []
+    asked: list[Any] = []
+
+    def whole_since_ms(_: Any, topics: list[str], as_of_ms: int, within: Any) -> Any:
+        asked.append(set(within))
+        if failures:
+            raise failures.pop()
+        return {topics[0]: {0: 0}}
+
+    def records(consumer: Any, topic: str, partition: int, *_: int, timeout_s: float) -> Any:
+        reads.append(partition)
+        headers: list[tuple[str, str | bytes | None]] = [("timer-row", b"1/row")]
+        yield KafkaMessage(topic=topic, partition=partition, offset=0, headers=headers)
+
+    monkeypatch.setattr(relays, "TopicOffsets", SimOffsets)
+    monkeypatch.setattr(relays, "read", records)
+    monkeypatch.setattr(SimOffsets, "whole_since_ms", whole_since_ms)
+    world.put(*ids_on(0, 1))
+    marked_ms = int(world.clock.now_s() * 1000)
+    world.connection.execute("UPDATE timer_outbox SET id = 'row', sent_ms = ?", (marked_ms,))
+    world.connection.commit()
+    world.relay.look()
+    world.clock.boot += relays.SETTLED_S
+    assert not world.relay.look(), "the next look is not at once"
+    assert not world.relay.look()
+    assert (reads, asked) == ([0], [{0}])
+    world.clock.boot += relays.SETTLED_S
+    world.relay.look()
+    assert (reads, asked, world.left()) == ([0], [{0}, {0}], []), "nothing is read twice"
 
 
 def test_a_request_of_another_program_is_that_of_no_row(monkeypatch: pytest.MonkeyPatch) -> None:

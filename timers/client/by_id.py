@@ -284,7 +284,7 @@ class ById(Publisher):
             f"no verdict came within {timeout_s:g} s: does a worker run with TIMERS_ID_TOPIC={self._topic}, and is its "
             f"/health/partitions green? If partitions were added to {self._topic} ({self._partitions} now), all its "
             "timers have stopped: docs/operations.md#partitions-added-to-a-topic-of-ids. The request is in that topic, "
-            "and counts as soon as a worker reads it"
+            "and counts as soon as a worker reads it, unless it becomes a dead letter"
         )
 
     def _encode(self, request: TimerRequest) -> Record:

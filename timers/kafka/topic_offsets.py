@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing, suppress
 from time import monotonic, sleep
@@ -62,6 +63,8 @@ class RemainingOffsets(NamedTuple):
     deleted: int
     """Number of offsets of the range that are deleted."""
 
+
+logger = logging.getLogger(__name__)
 
 _NO_LIST = "the list of topics cannot be read"
 
@@ -289,7 +292,9 @@ class TopicOffsets:
         if missing:
             raise TimersError(f"the leader of {', '.join(missing[:_MOST_NAMED])} does not answer")
 
-    def whole_since_ms(self, topics: Iterable[str], as_of_ms: int) -> dict[str, dict[int, int]]:
+    def whole_since_ms(
+        self, topics: Iterable[str], as_of_ms: int, within: Collection[int] | None = None
+    ) -> dict[str, dict[int, int]]:
         """Time since which each partition has all records; 0 if its offsets show no deletion.
 
         It is the time of the first record if records before it were deleted, and a minute more if producers set the
@@ -298,11 +303,14 @@ class TopicOffsets:
 
         Args:
             as_of_ms: time of a partition that has lost all records.
+            within: only these partitions. Those of them whose first record cannot be read are left out.
         """
         starts = self.starts(topics)
         ends = self.ends(starts)
         names = list(ends)
         since = {topic: dict.fromkeys(starts[topic].keys() & ends[topic].keys(), 0) for topic in names}
+        if within is not None:
+            since = {topic: {partition: 0 for partition in of if partition in within} for topic, of in since.items()}
         with self._reports.explained(_NO_LIST):
             found = configs(self._admin, names, OFFSETS_TIMEOUT_S, skip_denied=True)
         for topic, config in found.items():
@@ -310,9 +318,17 @@ class TopicOffsets:
                 from_ms = max(0, as_of_ms - int(config["min.compaction.lag.ms"]))
                 since[topic] = dict.fromkeys(since[topic], from_ms)
         for topic in names:
-            for partition, since_ms in since[topic].items():
-                if (start := starts[topic][partition]) > 0:
+            for partition, since_ms in [*since[topic].items()]:
+                if (start := starts[topic][partition]) == 0:
+                    continue
+                try:
                     first_ms = self.first_ms(topic, partition, start, ends[topic][partition])
+                except TimersError as error:
+                    if within is None:
+                        raise
+                    logger.warning("what partition %d of %s has lost is not known: %s", partition, topic, error)
+                    del since[topic][partition]
+                else:
                     since[topic][partition] = max(since_ms, as_of_ms if first_ms is None else first_ms)
         return since
 

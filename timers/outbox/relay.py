@@ -48,7 +48,7 @@ from timers.kafka.records import headers_of, read
 from timers.kafka.topic_offsets import TopicOffsets
 from timers.outbox import databases
 from timers.outbox.databases import Database
-from timers.outbox.rows import Request, Row, largest_bytes, names_of, request_of, row_of
+from timers.outbox.rows import Request, Row, is_request_of, largest_bytes, names_of, request_of, row_of
 from timers.process.clock import Clock
 from timers.process.config.settings import Settings
 from timers.wire.key_partition import partition_of
@@ -280,7 +280,7 @@ class Relay:
             is_given = self._mark_and_submit(publisher, chosen)
             self._await_answers()
         is_done = self.counters.found + self.counters.refused > done
-        has_more = bool(self._alone) or self._search is not None
+        has_more = bool(self._alone) or (self._search is not None and self._clock.boot_s() >= self._search_from)
         return is_given or is_done or has_more or (is_full and bool(self._floor))
 
     def _forget_gone(self, rows: Sequence[Row], last: float) -> None:
@@ -342,8 +342,9 @@ class Relay:
             found = None if self._search is None else self._search.go_on(now_ms)
         except TimersError as error:
             self._note(error)
-            # Another one asks anew who leads and what is left of the log. It counts from now: this one may have waited.
-            self._search, self._search_from = None, self._clock.boot_s() + SETTLED_S
+            self._search_from = self._clock.boot_s() + SETTLED_S  # from now: this one may have waited
+            if self._search is not None and not self._search.is_read:
+                self._search = None  # another one asks anew who leads and what is left of the log
             return
         if found is None or self._search is None:
             return
@@ -560,6 +561,11 @@ class Search:
             else:
                 self._found.unread.update(row.number for row in those)
 
+    @property
+    def is_read(self) -> bool:
+        """Whether all of the log was read, so that only :meth:`go_on` has still to judge."""
+        return not self._left
+
     def go_on(self, now_ms: int) -> Found | None:
         """Read the next piece. Returns what was found if it was the last one, else None.
 
@@ -567,7 +573,8 @@ class Search:
             now_ms: the time.
 
         Raises:
-            TimersError: the topic cannot be read. Begin another search.
+            TimersError: the topic cannot be read. Begin another search, unless all is read: then only what the log
+                has lost is not known, and is asked again.
         """
         self._began_s = 0.0
         topic, reports = self._settings.id_topic, connection.ErrorReports(self._settings)
@@ -599,7 +606,7 @@ class Search:
     def _judged(self, now_ms: int) -> Found:
         """What was found. What the log has lost is asked when all is read: it may have lost more meanwhile."""
         topic, (sent, unknown, unread) = self._settings.id_topic, self._found
-        whole_since_ms = self._offsets.whole_since_ms([topic], now_ms).get(topic, {})
+        whole_since_ms = self._offsets.whole_since_ms([topic], now_ms, self._by_partition.keys()).get(topic, {})
         for partition, those in self._by_partition.items():
             if (since_ms := whole_since_ms.get(partition)) is None:
                 unread.update(row.number for row in those)
@@ -610,19 +617,30 @@ class Search:
     def _read(self, consumer: Consumer, partition: int) -> bool:
         """Read a partition until the piece is over. Returns whether all of it was read."""
         start, end = self._left[partition]
-        numbers: defaultdict[str | None, list[int]] = defaultdict(list)
+        named: defaultdict[str | None, list[Row]] = defaultdict(list)
         for row in self._by_partition[partition]:
             for name in names_of(row):
-                numbers[name].append(row.number)
+                named[name].append(row)
         for message in read(consumer, self._settings.id_topic, partition, start, end, timeout_s=_LOG_TIMEOUT_S):
-            named = numbers.get(row_of(headers_of(message)), [])
-            # A former relay named it by the id alone, which several rows may have.
-            (self._found.sent if len(named) == 1 else self._found.unknown).update(named)
+            headers = headers_of(message)
+            if those := named.get(row_of(headers)):
+                self._note(Request(message.key() or b"", message.value(), headers), those)
             self._began_s = self._began_s or time.monotonic()  # not before: to connect may take longer than a piece
             if time.monotonic() >= self._began_s + _PIECE_S:
                 self._left[partition] = (message.offset() or 0) + 1, end
                 return False
         return True
+
+    def _note(self, record: Request, named: Sequence[Row]) -> None:
+        """Note of which of the rows that have the name of a record it is the request."""
+        sent, unknown, _ = self._found
+        own = {row.number for row in named if is_request_of(record, row, self._settings.max_request_bytes)}
+        # Of rows that ask for the same under one name, each may be the one. So may a former row that is deleted, if
+        # another request for the timer follows under this name: the row itself would have been the last one.
+        (sent if len(own) == 1 else unknown).update(own)
+        followed = sent & {row.number for row in named if row.key == record.key} - own
+        sent -= followed
+        unknown |= followed
 
 
 def _bounds(

@@ -114,6 +114,22 @@ def names_of(row: Row) -> tuple[str, str]:
     return f"{row.number}/{row.id}", row.id
 
 
+def is_request_of(record: Request, row: Row, max_request_bytes: int) -> bool:
+    """Whether a record that is named after a row is its request. If a former relay has named it, by the id alone, it
+    may be that of another row with the same id, also of one that is deleted: then key, value and headers decide.
+
+    False for a row that is no request. A producer may have added headers.
+    """
+    if row_of(record.headers) == names_of(row)[0]:
+        return True
+    try:
+        request = request_of(row, row.sent_ms or 0, max_request_bytes)
+    except Exception:  # any program may write any row: the relay gives it a reason when it is about to send it
+        return False
+    own = [header for header in request.headers if header[0] != h.TIMER_ROW]
+    return record[:2] == request[:2] and all(header in record.headers for header in own)
+
+
 def row_of(headers: Sequence[Header]) -> str | None:
     """Return the name of the row that a request came from; None: from none."""
     content = h.last(headers, h.TIMER_ROW)

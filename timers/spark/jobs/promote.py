@@ -75,7 +75,7 @@ _MAX_MESSAGE_BYTES = 100_000_000
 _CHECK_S = 5.0
 """How long a round waits to learn whether a newer promoter has begun."""
 
-TAKEN = "another `timers spark promote` of the same TIMERS_APP_ID has begun since: this one ends"
+TAKEN = "another `timers spark promote` of the same TIMERS_APP_ID has begun since, or has gone on: this one ends"
 
 
 class KafkaPort:
@@ -119,7 +119,7 @@ def _noted(config: Mapping[str, Any], group: str, topic: str, timeout_s: float) 
 
 
 def _check_newest(config: Mapping[str, Any], group: str, topic: str, own: str) -> bool:
-    with suppress(KafkaException):  # to open the transactional id is the check then
+    with suppress(KafkaException):  # one that is alone must go on; the older of two fences the newer then
         if _noted(config, group, topic, _CHECK_S)[1] not in ("", own):
             raise NameTakenError(TAKEN)
         return True

@@ -2,7 +2,8 @@
 
 With the header ``timer-topic`` the value is the payload, as in :mod:`timers.wire.future`.
 A later record with the same id replaces the timer. A null value cancels it. With the header ``timer-if`` it does so
-only under a condition (:mod:`timers.core.only_if`). With ``timer-verdict`` a request always gets a verdict.
+only under a condition (:mod:`timers.core.only_if`). With ``timer-verdict`` each request
+that is accepted gets a verdict.
 
 From feature level :data:`timers.core.levels.REPEATS_LEVEL` on, a request with ``timer-repeat`` and without
 ``timer-due`` sets a timer that repeats (:mod:`timers.core.repeating`), and one with ``timer-follows`` is an occurrence

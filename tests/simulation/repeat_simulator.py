@@ -4,6 +4,7 @@ The worker, its policy and its machines are the real ones. :mod:`tests.simulatio
 requests, and :mod:`tests.simulation.repeat_rules` which seconds a rule names.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from random import Random
@@ -86,6 +87,8 @@ class RepeatCheckers(Checkers):
                 self.repeat_logs[machine] = found
         self.logs.update(self.repeat_logs)
         self._newest_s = 0
+        self._missed: Counter[tuple[bytes | None, int | None]] = Counter()
+        """Version and first nominal second of each record of what was missed."""
         self.zones: list[tuple[int, Mapping[str, str]]] = []
         """``seq`` of the log at each change of the workers' zone data, and the new one."""
         self._begun: KnownStep | None = None
@@ -229,6 +232,7 @@ class RepeatCheckers(Checkers):
             if request is not None:
                 event = Event(*event[:4], *self._decided(record, request))
             found.new.append(event)
+            self._missed[version, fields["first"]] += 1
             self.counts[f"missed: {reason}"] += fields["missed"] or 1
             return
         before = self.counts.copy()
@@ -247,8 +251,12 @@ class RepeatCheckers(Checkers):
         sent = super()._outcomes(request)
         if not _is_occurrence(request) or sent:
             return sent
-        log = self.repeat_logs[request.record.topic, request.record.partition]
-        return log.followers_of(request.record.offset)
+        log, own = self.repeat_logs[request.record.topic, request.record.partition], _own(request)
+        followers = log.followers_of(request.record.offset)
+        if not own.keys() >= {h.TIMER_LAST, h.TIMER_NOMINAL} or request.refused:
+            return followers
+        # None follows the last one: if it is missed, only its record of that says so.
+        return followers + self._missed[own[h.TIMER_VERSION], h.number(own.get(h.TIMER_NOMINAL))]
 
     def _check_outcomes(self, machine: TopicPartition, log: MachineLog) -> None:
         super()._check_outcomes(machine, log)
@@ -274,8 +282,9 @@ class RepeatCheckers(Checkers):
                 finished = False
             else:
                 finished = accepted and request.has_fired(progress)
-                if not outcomes and (ended or (offset in decoded.follows and decoded.follows[offset].is_last)):
-                    continue  # it has a verdict; the last one may be missed
+                is_end = {h.TIMER_LAST, h.TIMER_WAYPOINT} <= _own(request).keys()
+                if not outcomes and (ended or is_end):
+                    continue  # it has a verdict; or it is a waypoint without anything after it
             if outcomes != finished:
                 what = "lost" if finished and not outcomes else "twice" if outcomes > 1 else "before its progress"
                 raise Violation(f"{what}: {record.source} with key {request.key} has {outcomes} outcomes: {progress}")

@@ -27,8 +27,8 @@ def test_long_runs_break_no_promise() -> None:
     counts: Counter[str] = Counter()
     # Transactions of a release are rolled back; pauses follow each other; a pause begins and ends between two whole
     # checks; there are dead letters while the zone data are other ones; what was held is replaced before a release;
-    # thousands of retries are left at the end.
-    for seed in (*range(20), 108, 123, 100_097, 100_106, 100_151, 100_169):
+    # thousands of retries are left at the end; the last occurrence is missed, because a pause has held it.
+    for seed in (*range(20), 108, 123, 424, 100_097, 100_106, 100_151, 100_169):
         simulator = RepeatYears(seed)
         simulator.run()
         counts += simulator.checkers.counts

@@ -245,6 +245,21 @@ def test_a_schedule_that_its_topic_takes_no_more_becomes_a_dead_letter_and_other
     assert rig.producer.sent[-1][topic] == 2, "the limit was raised"
 
 
+def test_a_schedule_whose_request_has_no_leader_waits_for_it_and_is_not_put_off_to_be_fired(rig: Rig) -> None:
+    settings = Settings(brokers="localhost:1")
+    topic = settings.id_topic
+    rig.targets._admin.topics[topic] = [1]  # type: ignore[attr-defined]
+    rig.targets._admin.limits[topic] = 1_000  # type: ignore[attr-defined]
+    outbox = rig.outbox_of(topic, SimRequests("/4"))
+    row: Row = (4, "t", "k", bytes(5_000), [(TIMER_TIMESTAMP, b"1000")], Origin("id4", NOW_S + 60, 0))
+    rig.producer.outcomes = [lambda batches: DeliveryFailed({topic: MessageSizeTooLargeError()})]
+    for expected in (DeliveryFailed, Lost):
+        outbox.begin(Tick(NOW_S * 1000))
+        with pytest.raises(expected):
+            outbox.commit(Progress(), Output(republished=[row]))
+    assert all(settings.retry_topic not in sent for sent in rig.producer.sent)
+
+
 def test_a_topic_that_refuses_all_times_fails_and_the_others_are_sent(rig: Rig) -> None:
     rig.producer.outcomes = [refusal("t", INVALID_TIMESTAMP)] * 2
     rig.fire("t", "t", "u")
